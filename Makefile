@@ -1,0 +1,85 @@
+# Every target makes what it needs in .venv; a first run needs only python3 (3.11 or later), make and a network.
+
+PYTHON  ?= python3
+OUT     ?= demo
+WORKERS ?= 2
+VENV    := .venv
+BIN     := $(VENV)/bin
+
+ifdef SLOW
+MARKS :=
+else
+MARKS := -m "not slow"
+endif
+
+.PHONY: help demo test test-slow lint format docs bench clean
+.NOTPARALLEL:
+
+help:
+	@echo "make demo       fit a few models and write the figures to $(OUT)/"
+	@echo "make test       tests and doctests without the slow ones (SLOW=1: all)"
+	@echo "make test-slow  the slow tests only"
+	@echo "make lint       ruff check, ruff format --check, pyright"
+	@echo "make format     let ruff fix and format"
+	@echo "make docs       build the documentation in site/"
+	@echo "make bench      run the scripts in benchmarks/"
+	@echo "make clean      remove everything that was built, and .venv"
+
+demo: $(VENV)/.installed-plot
+	$(BIN)/python -m newtongp demo --out $(OUT)
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(MARKS)
+
+# pytest's exit code 5 says that no test was selected.
+test-slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow || [ $$? -eq 5 ]
+
+lint: $(VENV)/.installed-lint
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+format: $(VENV)/.installed-lint
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
+
+bench: $(VENV)/.installed-test
+	@set -e; for script in benchmarks/*.py; do \
+	    if [ -e "$$script" ]; then echo "== $$script"; $(BIN)/python "$$script"; else echo "no scripts in benchmarks/"; fi; \
+	done
+
+clean:
+	rm -rf $(VENV) site dist build demo .pytest_cache .ruff_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The environment. A stamp is newer than pyproject.toml once what it stands for is installed.
+
+$(VENV)/.created:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) not found: install Python 3.11 or later, or run make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	    echo "newtongp needs Python 3.11 or later, but $(PYTHON) is $$($(PYTHON) --version 2>&1): run make PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --editable '.[plot]'
+
+$(VENV)/.installed-plot: $(VENV)/.created pyproject.toml
+	$(PIP_INSTALL)
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.created pyproject.toml
+	$(PIP_INSTALL) --group test
+	@touch $@
+
+$(VENV)/.installed-lint: $(VENV)/.created pyproject.toml
+	$(PIP_INSTALL) --group test --group lint
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.created pyproject.toml
+	$(PIP_INSTALL) --group docs
+	@touch $@

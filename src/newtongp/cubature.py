@@ -1,0 +1,139 @@
+"""Integration rules as values: nodes and weights for the standard normal in any small dimension.
+
+The rule decides which smoother a method is: the point rule makes posterior linearisation the extended
+Kalman smoother, the unscented rules make it the unscented one, Gauss-Hermite the Gauss-Hermite one.
+"""
+
+import abc
+import itertools
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from . import linalg
+from .gaussian import Gaussian
+
+_MAX_NODES = 200_000
+
+
+class Cubature(eqx.Module):
+    """A rule E[h(f)] ≈ Σ wₛ h(m + L zₛ), for f ~ N(m, LLᵀ)."""
+
+    @abc.abstractmethod
+    def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        """Nodes (S, dimension) and weights (S,) for the standard normal."""
+
+
+class GaussHermite(Cubature):
+    """The product Gauss-Hermite rule, exact for polynomials of degree 2·order − 1 in each latent.
+
+    >>> nodes, weights = GaussHermite(3).rule(1)
+    >>> round(float(weights @ nodes[:, 0] ** 4), 12)
+    3.0
+    """
+
+    order: int = eqx.field(static=True, default=20)
+
+    def __check_init__(self):
+        _check_integer(self.order, "order", 1)
+
+    def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.order**dimension > _MAX_NODES:
+            raise ValueError(
+                f"GaussHermite({self.order}) in {dimension} dimensions needs {self.order**dimension} nodes: "
+                "use Unscented(5), or a lower order"
+            )
+        points, weights = np.polynomial.hermite_e.hermegauss(self.order)
+        weights = weights / weights.sum()
+        nodes = np.array(list(itertools.product(points, repeat=dimension)))
+        products = np.array(list(itertools.product(weights, repeat=dimension))).prod(axis=1)
+        return nodes.reshape(-1, dimension), products
+
+
+class Unscented(Cubature):
+    """Unscented (sigma-point) rules: 2D points of order 3, or 2D² + 1 points of order 5.
+
+    Order 3 has nodes ±√(D + κ) eᵢ, and one at zero where κ is not 0. Order 5 is the rule of McNamee and
+    Stenger; some of its weights are negative for D > 4.
+
+    >>> Unscented(5).rule(6)[0].shape
+    (73, 6)
+    """
+
+    order: int = eqx.field(static=True, default=5)
+    kappa: float = eqx.field(static=True, default=0.0)
+
+    def __check_init__(self):
+        if self.order not in (3, 5):
+            raise ValueError(f"order must be 3 or 5, got {self.order!r}")
+        if self.order == 5 and self.kappa != 0.0:
+            raise ValueError(f"kappa belongs to the rule of order 3: leave it out, got {self.kappa!r}")
+
+    def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        axes = np.eye(dimension)
+        if self.order == 3:
+            spread = dimension + self.kappa
+            if spread <= 0:
+                raise ValueError(f"kappa must be greater than -{dimension} here, got {self.kappa!r}")
+            nodes = np.sqrt(spread) * np.concatenate([axes, -axes])
+            weights = np.full(2 * dimension, 0.5 / spread)
+            if self.kappa == 0.0:
+                return nodes, weights
+            return np.concatenate([np.zeros((1, dimension)), nodes]), np.append(self.kappa / spread, weights)
+        pairs = [
+            sign_i * axes[i] + sign_j * axes[j]
+            for i, j in itertools.combinations(range(dimension), 2)
+            for sign_i, sign_j in itertools.product((1.0, -1.0), repeat=2)
+        ]
+        nodes = np.sqrt(3.0) * np.concatenate(
+            [np.zeros((1, dimension)), axes, -axes, np.reshape(pairs, (-1, dimension))]
+        )
+        weights = np.concatenate(
+            [
+                [1.0 + (dimension**2 - 7.0 * dimension) / 18.0],
+                np.full(2 * dimension, (4.0 - dimension) / 18.0),
+                np.full(len(pairs), 1.0 / 36.0),
+            ]
+        )
+        return nodes, weights
+
+
+class PointRule(Cubature):
+    """One node at the mean: turns VI into Newton, and posterior linearisation into Taylor.
+
+    >>> PointRule().rule(2)[1]
+    array([1.])
+    """
+
+    def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros((1, dimension)), np.ones(1)
+
+
+def default_cubature(dimension: int) -> Cubature:
+    """What is used where a method names no rule and the likelihood has no closed form.
+
+    Gauss-Hermite with 20 nodes a latent while the product rule stays small, unscented above.
+    """
+    return GaussHermite(20) if dimension <= 2 else Unscented(5)
+
+
+def nodes_and_weights(
+    cubature: Cubature, gaussian: Gaussian
+) -> tuple[Float[Array, "S D"], Float[Array, " S"], Float[Array, "S D"], Float[Array, "D D"]]:
+    """Nodes for this Gaussian, weights, the standard nodes they come from, and the root L."""
+    standard, weights = cubature.rule(gaussian.mean.shape[-1])
+    root = linalg.small_root(gaussian.covariance)
+    nodes = gaussian.mean[None, :] + jnp.asarray(standard) @ root.T
+    return nodes, jnp.asarray(weights), jnp.asarray(standard), root
+
+
+def has_negative_weights(cubature: Cubature, dimension: int) -> bool:
+    """Whether averages of PSD matrices over this rule may fail to be PSD."""
+    return bool(np.any(cubature.rule(dimension)[1] < 0.0))
+
+
+def _check_integer(value, name: str, at_least: int) -> None:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < at_least:
+        raise ValueError(f"{name} must be an integer of at least {at_least}, got {value!r}")

@@ -1,0 +1,473 @@
+"""The loop: the one place where priors and methods meet.
+
+One pass of the loop is one trial: propose sites, condition the prior on them, look at every row's likelihood
+around its new marginal, and let the step judge. A trial that is accepted at once costs one conditioning,
+because its posterior and its view of the likelihood are the next step's.
+"""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from . import data as data_room
+from .gaussian import Sites
+from .likelihoods.base import Likelihood, row_axes
+from .linalg import smallest_eigenvalue
+from .methods import first_order
+from .methods.curvature import rows_of
+from .methods.presets import VI, FirstOrderVI
+from .methods.rule import Method, RowView, evaluate, propose, residual
+from .model import Model
+from .precision import in_double, to_host
+from .priors.base import Conditioned, Prior
+from .results import ConvergenceWarning, History, InferenceError, Result, Status
+from .steps import Backtracking, Constant, Damped, Move, Outcome, Step
+
+_START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
+
+
+class _Problem(eqx.Module):
+    """Everything that stays the same from step to step."""
+
+    prior: Prior
+    likelihood: Likelihood
+    workspace: Any
+    y: Float[Array, "N P"]
+    observed: Bool[Array, " N"]
+
+
+class _History(eqx.Module):
+    energy: Float[Array, " T"]
+    objective: Float[Array, " T"]
+    step_size: Float[Array, " T"]
+
+
+class _Point(eqx.Module):
+    """One accepted point: sites, posterior marginals, the view of every row's likelihood, and the numbers."""
+
+    sites: Sites
+    memory: Any
+    """What the method carries: quasi-Newton's matrices, Adam's moments, or nothing."""
+    conditioned: Conditioned
+    views: RowView
+    residuals: Float[Array, "N K"]
+    energy: Float[Array, ""]
+    outcome: Outcome
+
+
+class _Loop(eqx.Module):
+    """The point, the step's state, and the bookkeeping."""
+
+    point: _Point
+    step_state: Any
+    steps: Any
+    """Accepted steps; −1 until the starting point itself has been looked at."""
+    status: Any
+    history: _History
+
+
+def _local(method: Method | FirstOrderVI) -> Method:
+    """The local rule: what is expanded, and which energy goes with it."""
+    return VI(cubature=method.cubature) if isinstance(method, FirstOrderVI) else method
+
+
+def _look(problem: _Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView]:
+    """Condition on the sites and look at every row's likelihood around its marginal."""
+    conditioned = problem.prior.marginals(problem.workspace, sites)
+    views = jax.vmap(
+        lambda likelihood, y, observed, marginal, site: evaluate(
+            method, likelihood, y, observed, marginal, site
+        ),
+        in_axes=(row_axes(problem.likelihood), 0, 0, 0, 0),
+    )(problem.likelihood, problem.y, problem.observed, conditioned.marginals, sites)
+    return conditioned, views
+
+
+def _energy(conditioned: Conditioned, views: RowView) -> Float[Array, ""]:
+    return jnp.sum(views.energy) - conditioned.log_normaliser
+
+
+def _propose(
+    problem: _Problem, method: Method | FirstOrderVI, point: _Point, step_size: Float[Array, ""]
+) -> tuple[Sites, Any]:
+    """Every row's proposal, and the memory to carry if it is accepted."""
+    if isinstance(method, FirstOrderVI):
+        local = _local(method)
+
+        def free_energy(sites: Sites) -> Float[Array, ""]:
+            return _energy(*_look(problem, local, _mask(problem, sites)))
+
+        proposal, memory = first_order.advance(free_energy, point.memory, method.learning_rate)
+        return _mask(problem, proposal), memory
+    return _propose_rows(problem, method, point, step_size)
+
+
+def _propose_rows(problem, method: Method, point: _Point, step_size) -> tuple[Sites, Any]:
+    return jax.vmap(
+        lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size)
+    )(point.views, problem.observed, point.sites, point.memory)
+
+
+def _mask(problem: _Problem, sites: Sites) -> Sites:
+    """Missing rows have no influence: their sites are zero."""
+    observed = problem.observed
+    return Sites(
+        jnp.where(observed[:, None], sites.linear, 0.0),
+        jnp.where(observed[:, None, None], sites.precision, 0.0),
+    )
+
+
+def _measure(problem: _Problem, method, sites: Sites, memory: Any) -> _Point:
+    """Everything about one point."""
+    local = _local(method)
+    conditioned, views = _look(problem, local, sites)
+    energy = _energy(conditioned, views)
+    objective = energy
+    if local.objective == "log_joint":
+        objective = jnp.sum(views.objective) + 0.5 * conditioned.distance
+    # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
+    unmeasured = _Point(sites, None, conditioned, views, jnp.zeros(()), energy, jnp.zeros(()))
+    row_memory = None if isinstance(method, FirstOrderVI) else memory
+    unmeasured = eqx.tree_at(
+        lambda p: p.memory, unmeasured, row_memory, is_leaf=lambda leaf: leaf is None
+    )
+    proposal, _ = _propose_rows(problem, local, unmeasured, jnp.zeros(()))
+    residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
+    size = jnp.sqrt(jnp.mean(residuals**2))
+    finite = jnp.isfinite(energy) & jnp.isfinite(objective) & jnp.isfinite(size)
+    sound = conditioned.proper & jnp.all(views.proper) & finite
+    rounding = 1e-13 * (jnp.abs(objective) + jnp.sum(jnp.abs(views.objective)) + 1.0)
+    outcome = Outcome(sound, objective, rounding, size)
+    return _Point(sites, memory, conditioned, views, residuals, energy, outcome)
+
+
+def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
+    """Whether a trial's precisions are PSD, where the method promises that they are."""
+    if not _local(method).keeps_psd:
+        return jnp.ones((), dtype=bool)
+    return jnp.all(jax.vmap(smallest_eigenvalue)(sites.precision) >= 0.0)
+
+
+def _failure(point: _Point) -> Any:
+    """Why a trial is not sound."""
+    improper = jnp.where(
+        jnp.all(point.views.proper), Status.NON_FINITE.value, Status.IMPROPER_CAVITY.value
+    )
+    return jnp.where(point.conditioned.proper, improper, Status.IMPROPER_POSTERIOR.value)
+
+
+def _select(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
+
+
+def _try(problem: _Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
+    """One trial: accepted, refused, or the last."""
+    first = loop.steps < 0
+    point = loop.point
+    size = step.size(loop.step_state)
+    proposal, memory = _propose(problem, method, point, size)
+    move = Move(point.sites, proposal, point.residuals)
+    trial = _select(first, point.sites, step.trial(loop.step_state, move))
+    if isinstance(method, Method):
+        memory = method.curvature.carry(point.memory, memory, size)
+    memory = _select(first, point.memory, memory)
+    tried = _measure(problem, method, trial, memory)
+
+    verdict = step.judge(loop.step_state, move, point.outcome, tried.outcome, _is_psd(method, trial))
+    accept = jnp.where(first, True, verdict.accept)
+    largest = jnp.max(jnp.abs(tried.residuals), initial=0.0)
+    status = jnp.where(accept & (largest <= tol), Status.CONVERGED.value, Status.RUNNING.value)
+    broken = isinstance(step, Constant)
+    ending = _failure(tried) if broken else Status.STEP_TOO_SMALL.value
+    status = jnp.where(~accept & verdict.give_up, ending, status)
+    status = jnp.where(first & ~tried.outcome.sound, _failure(tried), status)
+
+    monitored = tried.outcome.objective if step.monitors == "objective" else tried.outcome.residual
+    slot = jnp.where(accept & ~first, loop.steps % loop.history.energy.shape[0], -1)
+    written = [
+        jnp.where(jnp.arange(old.shape[0]) == slot, new, old)
+        for old, new in zip(
+            (loop.history.energy, loop.history.objective, loop.history.step_size),
+            (tried.energy, monitored, size),
+            strict=True,
+        )
+    ]
+    return _Loop(
+        _select(accept, tried, point),
+        _select(first, loop.step_state, verdict.state),
+        jnp.where(accept, loop.steps + 1, loop.steps),
+        jnp.asarray(status, dtype=loop.status.dtype),
+        _History(*written),
+    )
+
+
+@jax.jit
+def _run(problem: _Problem, method, step: Step, loop: _Loop, until: Any, tol: Any) -> _Loop:
+    """Trials until `until` steps have been accepted, or inference has ended."""
+
+    def goes_on(loop: _Loop):
+        return (loop.status == Status.RUNNING.value) & (loop.steps < until)
+
+    return jax.lax.while_loop(goes_on, lambda loop: _try(problem, method, step, tol, loop), loop)
+
+
+@jax.jit
+def _prepare(prior: Prior, x: Float[Array, "N P"]) -> Any:
+    return prior.prepare(x)
+
+
+@jax.jit
+def _condition(problem: _Problem, sites: Sites) -> Any:
+    return problem.prior.condition(problem.workspace, sites)
+
+
+def _begin(problem: _Problem, method, step: Step, sites: Sites, capacity: int) -> _Loop:
+    """The loop before anything has been looked at."""
+    rows, latents = sites.linear.shape
+    sites = _mask(problem, Sites(jnp.asarray(sites.linear), jnp.asarray(sites.precision)))
+    if isinstance(method, FirstOrderVI):
+        safe = Sites(
+            sites.linear,
+            jnp.where(problem.observed[:, None, None], sites.precision, jnp.eye(latents)[None]),
+        )
+        memory, stationary = first_order.start(safe, method.learning_rate), False
+    else:
+        memory = rows_of(method.curvature.initial_state(method.target, latents), rows)
+        stationary = method.is_stationary
+    shapes = jax.eval_shape(lambda: _measure(problem, method, sites, memory))
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    point = eqx.tree_at(
+        lambda p: (p.sites, p.memory), blank, (sites, memory), is_leaf=lambda leaf: leaf is None
+    )
+    empty = jnp.full(capacity, jnp.nan)
+    return _Loop(
+        point,
+        step.start(sites, stationary),
+        jnp.asarray(-1),
+        jnp.asarray(Status.RUNNING.value),
+        _History(empty, empty, empty),
+    )
+
+
+def default_step(method: Method | FirstOrderVI) -> Step:
+    """Backtracking where the method has an objective, Damped where it has only fixed points."""
+    if isinstance(method, FirstOrderVI):
+        return Constant(1.0)
+    return Damped() if method.objective is None else Backtracking()
+
+
+def _check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be a Model(prior, likelihood), got {model!r}")
+    method = VI() if method is None else method
+    if not isinstance(method, (Method, FirstOrderVI)):
+        raise ValueError(f"method must be one such as VI(), Newton() or PowerEP(0.5), got {method!r}")
+    step = default_step(method) if step is None else step
+    if not isinstance(step, Step):
+        raise ValueError(f"step must be Constant(rho), Backtracking() or Damped(), got {step!r}")
+    local = _local(method)
+    if isinstance(step, Backtracking) and local.objective is None:
+        raise ValueError(
+            "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI "
+            "and exact or Gauss-Newton Newton have: use Damped() or Constant(rho) here"
+        )
+    likelihood = model.likelihood
+    moments = local.target.needs_moments or local.curvature.name == "gauss_newton"
+    problem = likelihood.moments_problem() if moments else None
+    if problem is not None:
+        raise ValueError(f"this method needs the mean and covariance of y given f: {problem}")
+    kind = getattr(local.curvature, "kind", "auto")
+    if kind in ("full", "partial") and not likelihood.gaussian_form and not local.target.needs_moments:
+        raise ValueError(
+            f'GaussNewton(kind="{kind}") needs a likelihood that is Gaussian given f, which '
+            f'{type(likelihood).__name__} is not: use kind="generalised" or "auto"'
+        )
+    return method, step
+
+
+class _Run:
+    """One call of `infer` or `iterate`: the problem, and the loop as far as it has gone."""
+
+    def __init__(self, model, x, y, method, step, sites, capacity, tol):
+        self.method, self.step = _check_choices(model, method, step)
+        self.model = model
+        read = data_room.read_data(x, y, model)
+        self.problem = _Problem(
+            model.prior,
+            model.likelihood,
+            _prepare(model.prior, read.x),
+            jnp.asarray(read.y),
+            jnp.asarray(read.observed),
+        )
+        self.tol = float(tol)
+        if not self.tol >= 0.0:
+            raise ValueError(f"tol must be zero or greater, got {tol!r}")
+        self.loop = self._start(sites, read, capacity)
+
+    def _start(self, sites, read, capacity) -> _Loop:
+        rows, latents = read.x.shape[0], self.model.prior.num_latents
+        if sites is not None:
+            return self._begin(data_room.read_sites(sites, rows, latents), capacity)
+        initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
+        loop = self._begin(Sites.constant(rows, latents, initial), capacity)
+        # A wide prior can put so much mass where the likelihood overflows that nothing is finite there.
+        # Then start from sites that hold f near the prior mean, as loosely as is possible.
+        mean = np.asarray(self.problem.workspace.mean)
+        for precision in _START_PRECISIONS:
+            if loop.status != Status.NON_FINITE.value or precision <= initial:
+                continue
+            held = Sites.constant(rows, latents, precision)
+            loop = self._begin(Sites(precision * mean, held.precision), capacity)
+        return loop
+
+    def _begin(self, sites: Sites, capacity: int) -> _Loop:
+        loop = _begin(self.problem, self.method, self.step, sites, capacity)
+        return self._advance(loop, 0)
+
+    def _advance(self, loop: _Loop, until: int) -> _Loop:
+        return _run(self.problem, self.method, self.step, loop, until, self.tol)
+
+    def advance(self, until: int) -> None:
+        """Go on until `until` steps have been accepted, or inference has ended."""
+        self.loop = self._advance(self.loop, until)
+
+    @property
+    def status(self) -> Status:
+        return Status(int(self.loop.status))
+
+    @property
+    def steps(self) -> int:
+        return int(self.loop.steps)
+
+    def result(self) -> Result:
+        point, steps = self.loop.point, self.steps
+        kept = to_host(self.loop.history)
+        status = Status.MAX_STEPS if self.status is Status.RUNNING else self.status
+        return Result(
+            model=self.model,
+            method=self.method,
+            status=status,
+            energy=float(point.energy),
+            residual=float(jnp.max(jnp.abs(point.residuals), initial=0.0)),
+            steps=steps,
+            history=History(kept.energy[:steps], kept.objective[:steps], kept.step_size[:steps]),
+            sites=to_host(point.sites),
+            posterior=to_host(_condition(self.problem, point.sites)),
+        )
+
+
+@in_double
+def infer(
+    model: Model,
+    x: Any,
+    y: Any,
+    method: Method | FirstOrderVI | None = None,
+    step: Step | None = None,
+    max_steps: int = 100,
+    tol: float = 1e-6,
+    sites: Sites | None = None,
+    throw: bool = True,
+    progress: bool = False,
+) -> Result:
+    """The Gaussian posterior of the model given data, for fixed hyperparameters.
+
+    `method` is VI by default, and `step` whatever is safe for the method. It ends when a full step would move
+    no marginal by more than `tol` posterior standard deviations. NaN in `y` is a missing row. `sites` are
+    where to start. A run that breaks down raises `InferenceError` unless `throw=False`; one that only ran
+    out of steps warns.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Bernoulli())
+    >>> result = ng.infer(model, [0.0, 1.0, 2.0, 3.0], [0, 0, 1, 1], method=ng.PowerEP(0.5))
+    >>> result.status.name, result.posterior.marginals.mean.shape
+    ('CONVERGED', (4, 1))
+    """
+    if not isinstance(max_steps, (int, np.integer)) or isinstance(max_steps, bool) or max_steps < 0:
+        raise ValueError(f"max_steps must be an integer of at least 0, got {max_steps!r}")
+    # Buffers of a few sizes, so that changing max_steps a little compiles nothing anew.
+    capacity = 128
+    while capacity < max_steps:
+        capacity *= 4
+    run = _Run(model, x, y, method, step, sites, capacity, tol)
+    if progress:
+        _with_progress(run, int(max_steps))
+    else:
+        run.advance(int(max_steps))
+    result = run.result()
+    if result.status.failed and throw:
+        raise InferenceError(result)
+    if not result.status.ok and throw:
+        warnings.warn(
+            f"{result.status.name.lower()} (residual {result.residual:.1e}): {result.status.sentence}",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    return result
+
+
+def _with_progress(run: _Run, max_steps: int) -> None:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns) as bar:
+        task = bar.add_task("inference", total=max_steps)
+        while run.status is Status.RUNNING and run.steps < max_steps:
+            run.advance(min(run.steps + max(1, max_steps // 50), max_steps))
+            energy = float(run.loop.point.energy)
+            bar.update(task, completed=run.steps, description=f"inference, energy {energy:.4g}")
+
+
+class State:
+    """One step of `iterate`: `.energy`, `.objective`, `.step_size`, `.sites`, `.posterior`, `.status`."""
+
+    def __init__(self, run: _Run):
+        point = run.loop.point
+        self.energy = float(point.energy)
+        self.objective = float(point.outcome.objective)
+        self.residual = float(jnp.max(jnp.abs(point.residuals), initial=0.0))
+        self.step_size = float(run.loop.history.step_size[0])
+        self.steps = run.steps
+        self.status = run.status
+        self.sites = to_host(point.sites)
+        self._problem = run.problem
+
+    @property
+    def posterior(self) -> Any:
+        """q(f) after this step."""
+        return to_host(in_double(_condition)(self._problem, self.sites))
+
+
+def iterate(
+    model: Model,
+    x: Any,
+    y: Any,
+    method: Method | FirstOrderVI | None = None,
+    step: Step | None = None,
+    sites: Sites | None = None,
+    tol: float = 0.0,
+) -> Iterator[State]:
+    """The loop of `infer`, one state a step, for as long as it is asked.
+
+    It ends by itself only when inference has: at `tol` (never, for the default 0), or when a step fails.
+
+    >>> import itertools
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
+    >>> states = ng.iterate(model, [0.0, 1.0], [2, 3], ng.VI(), ng.Constant(0.5))
+    >>> energies = [state.energy for state in itertools.islice(states, 3)]
+    >>> energies[2] < energies[0]
+    True
+    """
+    run = in_double(_Run)(model, x, y, method, step, sites, 1, tol)
+    advance = in_double(run.advance)
+    while run.status is Status.RUNNING:
+        before = run.steps
+        advance(before + 1)
+        if run.steps > before:
+            yield in_double(State)(run)

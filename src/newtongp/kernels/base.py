@@ -1,0 +1,209 @@
+"""What a kernel is: the covariance of f at one pair of inputs. Sums, products, active dimensions.
+
+A kernel is written for one pair (`evaluate(x1, x2)` with vectors of length P); `gram` maps it over rows.
+"""
+
+import abc
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..precision import parameter
+
+
+def hyperparameter(name: str, default: Any, *, lower: float = 0.0, max_ndim: int = 0) -> Any:
+    """A field of a kernel that can be learned: a float64 array, checked when the kernel is made."""
+    return eqx.field(
+        default=default, converter=lambda value: parameter(value, name, lower=lower, max_ndim=max_ndim)
+    )
+
+
+def check_length(values: Any, name: str, dimension: int) -> None:
+    """Raise ValueError if a vector of hyperparameters has not one entry a column of x."""
+    shape = np.shape(values)
+    if shape and shape[0] != dimension:
+        raise ValueError(
+            f"{name} has length {shape[0]}, but x has {dimension} column(s): "
+            f"give one {name} a column, or a single number for all of them"
+        )
+
+
+class Kernel(eqx.Module):
+    """The covariance k(x, x') of one latent function.
+
+    >>> from newtongp import kernels
+    >>> k = 2.0 * kernels.Matern32(lengthscale=0.5) + kernels.Constant(0.1)
+    >>> round(float(k.evaluate(np.zeros(1), np.zeros(1))), 6)
+    2.1
+    """
+
+    @abc.abstractmethod
+    def evaluate(self, x1: Float[Array, " P"], x2: Float[Array, " P"]) -> Float[Array, ""]:
+        """k(x1, x2) for one pair of inputs."""
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError if this kernel cannot be used on inputs with that many columns."""
+
+    def on(self, *dimensions: Any) -> "Kernel":
+        """This kernel, seeing only these columns of x."""
+        return Active(self, dimensions)
+
+    # NumPy would otherwise take `array * kernel` apart into an array of kernels.
+    __array_ufunc__ = None
+
+    def __add__(self, other: Any) -> "Kernel":
+        """k + k', or k + c for a constant covariance c."""
+        return Sum((self, _as_kernel(other)))
+
+    def __radd__(self, other: Any) -> "Kernel":
+        """c + k; 0 + k is k, so that `sum` works on a list of kernels."""
+        return self if isinstance(other, int) and other == 0 else Sum((_as_kernel(other), self))
+
+    def __mul__(self, other: Any) -> "Kernel":
+        """k * k', or k * c for a positive number c."""
+        return Product((self, other)) if isinstance(other, Kernel) else Scaled(self, other)
+
+    def __rmul__(self, other: Any) -> "Kernel":
+        """c * k for a positive number c."""
+        return Scaled(self, other)
+
+
+def _as_kernel(value: Any) -> Kernel:
+    # Imported here because `simple` itself imports this module.
+    from .simple import Constant
+
+    return value if isinstance(value, Kernel) else Constant(value)
+
+
+class Sum(Kernel):
+    """k1 + k2 + ...: the covariance of a sum of independent functions."""
+
+    parts: tuple[Kernel, ...]
+
+    def __init__(self, parts: Sequence[Kernel]):
+        """Nested operations of the same kind become one."""
+        self.parts = _flatten(parts, Sum)
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        total = self.parts[0].evaluate(x1, x2)
+        for part in self.parts[1:]:
+            total = total + part.evaluate(x1, x2)
+        return total
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError if a part cannot be used on inputs with that many columns."""
+        for part in self.parts:
+            part.check_inputs(dimension)
+
+
+class Product(Kernel):
+    """k1 * k2 * ...: periodic x Matern is quasi-periodic, cosine x Matern a sub-band."""
+
+    parts: tuple[Kernel, ...]
+
+    def __init__(self, parts: Sequence[Kernel]):
+        """Nested operations of the same kind become one."""
+        self.parts = _flatten(parts, Product)
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        total = self.parts[0].evaluate(x1, x2)
+        for part in self.parts[1:]:
+            total = total * part.evaluate(x1, x2)
+        return total
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError if a part cannot be used on inputs with that many columns."""
+        for part in self.parts:
+            part.check_inputs(dimension)
+
+
+class Scaled(Kernel):
+    """scale * k."""
+
+    kernel: Kernel
+    scale: Any = hyperparameter("scale", 1.0)
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        return self.scale * self.kernel.evaluate(x1, x2)
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError if the kernel cannot be used on inputs with that many columns."""
+        self.kernel.check_inputs(dimension)
+
+
+class Active(Kernel):
+    """A kernel that sees only some columns of x.
+
+    Nested, the inner columns are numbered within the outer ones: `k.on(1).on(2, 0)` sees column 0.
+    """
+
+    kernel: Kernel
+    dimensions: tuple[int, ...] = eqx.field(static=True)
+
+    def __init__(self, kernel: Kernel, dimensions: Sequence[Any]):
+        """`dimensions`: column numbers from 0, in the order in which the kernel sees them."""
+        if not dimensions or any(not isinstance(d, (int, np.integer)) or d < 0 for d in dimensions):
+            raise ValueError(
+                f"dimensions must be one or more column numbers from 0, got {tuple(dimensions)!r}: "
+                f"write `kernel.on(0, 2)`"
+            )
+        self.kernel = kernel
+        self.dimensions = tuple(int(d) for d in dimensions)
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        columns = np.asarray(self.dimensions)
+        return self.kernel.evaluate(x1[columns], x2[columns])
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError if x has too few columns, or the kernel cannot use the chosen ones."""
+        if max(self.dimensions) >= dimension:
+            raise ValueError(
+                f"the kernel uses column {max(self.dimensions)} of x, but x has {dimension} column(s), "
+                f"numbered from 0: give x more columns or change `on(...)`"
+            )
+        self.kernel.check_inputs(len(self.dimensions))
+
+
+def _flatten(parts: Sequence[Kernel], kind: type) -> tuple[Kernel, ...]:
+    flat: list[Kernel] = []
+    for part in parts:
+        flat.extend(part.parts if isinstance(part, kind) else (part,))
+    return tuple(flat)
+
+
+def check_rows(kernel: Kernel, *inputs: Any) -> None:
+    """Raise ValueError unless these are arrays of input rows that the kernel can be used on.
+
+    Shapes are known while JAX traces, so this costs nothing, and without it a vector of the wrong
+    length would be broadcast silently.
+    """
+    for x in inputs:
+        if np.ndim(x) != 2:
+            raise ValueError(
+                f"x must have shape (rows, columns), got {np.shape(x)}: write `x[:, None]` for one column"
+            )
+        if np.shape(x)[1] != np.shape(inputs[0])[1]:
+            raise ValueError(
+                f"the inputs differ in their columns: {np.shape(inputs[0])[1]} and {np.shape(x)[1]}"
+            )
+    kernel.check_inputs(np.shape(inputs[0])[1])
+
+
+def gram(kernel: Kernel, x1: Float[Array, "N P"], x2: Float[Array, "M P"]) -> Float[Array, "N M"]:
+    """The matrix k(x1, x2) over all pairs of rows."""
+    check_rows(kernel, x1, x2)
+    return jax.vmap(lambda a: jax.vmap(lambda b: kernel.evaluate(a, b))(x2))(x1)
+
+
+def diagonal(kernel: Kernel, x: Float[Array, "N P"]) -> Float[Array, " N"]:
+    """The variances k(x, x) of every row."""
+    check_rows(kernel, x)
+    return jax.vmap(lambda a: kernel.evaluate(a, a))(x)

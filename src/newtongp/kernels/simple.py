@@ -1,0 +1,62 @@
+"""The kernels that need no distance: constant, linear, white."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from .base import Kernel, check_length, hyperparameter
+
+
+class Constant(Kernel):
+    """One unknown level, the same everywhere: k = variance.
+
+    >>> round(float(Constant(0.5).evaluate(jnp.zeros(1), jnp.ones(1))), 4)
+    0.5
+    """
+
+    variance: Any = hyperparameter("variance", 1.0)
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        return jnp.asarray(self.variance)
+
+
+class Linear(Kernel):
+    """Linear functions that are zero at the centre: k = Σ_p variance_p (x_p − centre_p)(x'_p − centre_p).
+
+    Add a `Constant` for an unknown level at the centre.
+
+    >>> round(float(Linear(variance=2.0, centre=1.0).evaluate(jnp.zeros(1), 3.0 * jnp.ones(1))), 4)
+    -4.0
+    """
+
+    variance: Any = hyperparameter("variance", 1.0, max_ndim=1)
+    centre: Any = hyperparameter("centre", 0.0, lower=-np.inf, max_ndim=1)
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        return jnp.sum(self.variance * (x1 - self.centre) * (x2 - self.centre))
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError unless variance and centre have one value, or one a column."""
+        check_length(self.variance, "variance", dimension)
+        check_length(self.centre, "centre", dimension)
+
+
+class White(Kernel):
+    """Independent values at distinct inputs: k = variance if x = x' in every column, else 0.
+
+    It is part of the latent function, not noise of a measurement: equal inputs share one value.
+
+    >>> round(float(White(0.5).evaluate(jnp.zeros(2), jnp.zeros(2))), 4)
+    0.5
+    >>> round(float(White(0.5).evaluate(jnp.zeros(2), jnp.array([0.0, 1.0]))), 4)
+    0.0
+    """
+
+    variance: Any = hyperparameter("variance", 1.0)
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        return jnp.where(jnp.all(x1 == x2), self.variance, 0.0)

@@ -1,0 +1,136 @@
+"""Kernels of the distance alone: k(x, x') = variance * c(r), with r the distance in lengthscales."""
+
+import abc
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .base import Kernel, check_length, hyperparameter
+
+# The polynomials in s = sqrt(2 nu) r that multiply exp(-s) in the Matern kernels with nu = p + 1/2.
+_MATERN_POLYNOMIALS = ((1.0,), (1.0, 1.0), (1.0, 1.0, 1 / 3), (1.0, 1.0, 2 / 5, 1 / 15))
+
+
+class Stationary(Kernel):
+    """A kernel of r² = Σ_p (x_p − x'_p)²/lengthscale_p²: one lengthscale for all columns, or one for each."""
+
+    lengthscale: Any = hyperparameter("lengthscale", 1.0, max_ndim=1)
+    variance: Any = hyperparameter("variance", 1.0)
+
+    @abc.abstractmethod
+    def correlation(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:
+        """c as a function of r²."""
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        return self.variance * self.correlation(jnp.sum(((x1 - x2) / self.lengthscale) ** 2))
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError unless there is one lengthscale, or one a column."""
+        check_length(self.lengthscale, "lengthscale", dimension)
+
+
+class RBF(Stationary):
+    """Infinitely smooth functions: k = variance · exp(−r²/2).
+
+    >>> k = RBF(lengthscale=[1.0, 2.0], variance=3.0)
+    >>> round(float(k.evaluate(jnp.zeros(2), jnp.array([1.0, 2.0]))), 4)
+    1.1036
+    """
+
+    def correlation(self, squared_distance):
+        """exp(−r²/2)."""
+        return jnp.exp(-0.5 * squared_distance)
+
+
+class Matern12(Stationary):
+    """Continuous, rough functions (Ornstein-Uhlenbeck): k = variance · exp(−r).
+
+    >>> round(float(Matern12(lengthscale=2.0).evaluate(jnp.zeros(1), jnp.ones(1))), 4)
+    0.6065
+    """
+
+    def correlation(self, squared_distance):
+        """exp(−r)."""
+        return _matern(0, squared_distance)
+
+
+class Matern32(Stationary):
+    """Once differentiable functions: k = variance · (1 + s) exp(−s), with s = √3 r.
+
+    >>> round(float(Matern32().evaluate(jnp.zeros(1), jnp.ones(1))), 4)
+    0.4834
+    """
+
+    def correlation(self, squared_distance):
+        """(1 + s) exp(−s)."""
+        return _matern(1, 3.0 * squared_distance)
+
+
+class Matern52(Stationary):
+    """Twice differentiable functions: k = variance · (1 + s + s²/3) exp(−s), with s = √5 r.
+
+    >>> round(float(Matern52().evaluate(jnp.zeros(1), jnp.ones(1))), 4)
+    0.524
+    """
+
+    def correlation(self, squared_distance):
+        """(1 + s + s²/3) exp(−s)."""
+        return _matern(2, 5.0 * squared_distance)
+
+
+class Matern72(Stationary):
+    """Three times differentiable functions: k = variance · (1 + s + 2s²/5 + s³/15) exp(−s), with s = √7 r.
+
+    >>> round(float(Matern72().evaluate(jnp.zeros(1), jnp.ones(1))), 4)
+    0.5449
+    """
+
+    def correlation(self, squared_distance):
+        """(1 + s + 2s²/5 + s³/15) exp(−s)."""
+        return _matern(3, 7.0 * squared_distance)
+
+
+class RationalQuadratic(Stationary):
+    """RBF kernels of many lengthscales mixed: k = variance · (1 + r²/(2 alpha))^(−alpha).
+
+    >>> round(float(RationalQuadratic(alpha=0.5).evaluate(jnp.zeros(1), jnp.ones(1))), 4)
+    0.7071
+    """
+
+    alpha: Any = hyperparameter("alpha", 1.0)
+
+    def correlation(self, squared_distance):
+        """(1 + r²/(2 alpha))^(−alpha)."""
+        # Through log1p, because 1 + r²/(2 alpha) loses r² when alpha is large.
+        return jnp.exp(-self.alpha * jnp.log1p(squared_distance / (2.0 * self.alpha)))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _matern(order: int, squared: Float[Array, ""]) -> Float[Array, ""]:
+    """The Matern correlation with nu = order + 1/2, as a function of s²."""
+    s = _safe_sqrt(squared)
+    coefficients = _MATERN_POLYNOMIALS[order]
+    polynomial = jnp.full_like(s, coefficients[-1])
+    for coefficient in coefficients[-2::-1]:
+        polynomial = coefficient + s * polynomial
+    return polynomial * jnp.exp(-s)
+
+
+@_matern.defjvp
+def _matern_derivative(order, primals, tangents):
+    # The derivative with respect to s² is the next rougher Matern. Written out, every derivative
+    # that exists is right at s = 0, where differentiating through the root would give 0 from the second on.
+    (squared,), (tangent,) = primals, tangents
+    if order == 0:
+        return jax.jvp(lambda value: jnp.exp(-_safe_sqrt(value)), primals, tangents)
+    return _matern(order, squared), -_matern(order - 1, squared) / (4 * order - 2) * tangent
+
+
+def _safe_sqrt(squared):
+    # Both branches of `where` are differentiated, so the root must not see the zero either.
+    positive = squared > 0.0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)

@@ -1,0 +1,181 @@
+"""What a likelihood is: p(y | f) for one row of data. Knows no inference algorithm.
+
+A likelihood with one latent works on scalars (`f` has shape `()`), one with several on vectors
+(`f` has shape `(num_latents,)`); the same holds for `y` and `num_outputs`. The row functions at the
+bottom hide that difference, so that the rest of the package always sees vectors and matrices.
+"""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..precision import parameter
+from . import support as supports
+
+
+class Likelihood(eqx.Module):
+    """p(y | f) for one row of data.
+
+    `log_prob` alone is enough for Newton, variational and power EP methods. `mean` and `covariance`
+    (of y given f) add posterior linearisation, Taylor, Gauss-Newton and predictions of y; `cdf` adds
+    quantiles and `sample` adds draws of y.
+
+    >>> import jax.numpy as jnp
+    >>> class Cauchy(Likelihood):
+    ...     def log_prob(self, y, f):
+    ...         return -jnp.log(jnp.pi) - jnp.log1p((y - f) ** 2)
+    >>> float(Cauchy().log_prob(0.0, 0.0)) < 0
+    True
+    """
+
+    num_latents: ClassVar[int] = 1
+    num_outputs: ClassVar[int] = 1
+    support: ClassVar[supports.Support] = supports.real
+    gaussian_form: ClassVar[bool] = False
+    """True if p(y | f) = N(y | mean(f), covariance(f)), `eq:gn_lik`."""
+    row_parameters: ClassVar[tuple[str, ...]] = ()
+    """Fields that may be given one value a row (an exposure, a number of trials)."""
+
+    @abc.abstractmethod
+    def log_prob(self, y, f):
+        """log p(y | f)."""
+
+    def mean(self, f) -> Any:
+        """E[y | f]."""
+        raise NotImplementedError(_missing(self, "mean"))
+
+    def covariance(self, f) -> Any:
+        """Cov[y | f]: a scalar for one output, a matrix for several."""
+        raise NotImplementedError(_missing(self, "covariance"))
+
+    def cdf(self, y, f) -> Any:
+        """P(Y <= y | f), for one output."""
+        raise NotImplementedError(_missing(self, "cdf"))
+
+    def sample(self, key, f) -> Any:
+        """A draw of y given f."""
+        raise NotImplementedError(_missing(self, "sample"))
+
+    def expected_log_prob(self, y, mean, covariance) -> Any:
+        """E[log p(y | f)] under f ~ N(mean, covariance) in closed form, or None if there is none."""
+        return None
+
+    def log_expected_power(self, y, mean, covariance, power: float) -> Any:
+        """log E[p(y | f)^power] under f ~ N(mean, covariance) in closed form, or None if there is none."""
+        return None
+
+    def check_support(self, y: np.ndarray) -> None:
+        """Raise ValueError, naming row and value, if an observed row of y cannot occur.
+
+        `y` has shape (N, num_outputs); missing values are NaN.
+        """
+        self.support.check(y)
+
+    def moments_problem(self) -> str | None:
+        """Why `mean` and `covariance` cannot be had, in a sentence, or None if they can.
+
+        To be asked before tracing, where hyperparameters have values.
+        """
+        missing = [
+            name for name in ("mean", "covariance") if getattr(type(self), name) is getattr(Likelihood, name)
+        ]
+        return _missing(self, *missing) if missing else None
+
+    def check_row_parameter(self, name: str, value: Any) -> Any:
+        """`value` as the row parameter `name` holds it; ValueError if it cannot be one."""
+        return parameter(value, name, max_ndim=1)
+
+
+def has_moments(likelihood: Likelihood) -> bool:
+    """Whether `mean` and `covariance` can be had; `likelihood.moments_problem()` says why not."""
+    return likelihood.moments_problem() is None
+
+
+def _missing(likelihood: Likelihood, *names: str) -> str:
+    lacks = " and no ".join(f"`{name}`" for name in names)
+    them = "it" if len(names) == 1 else "them"
+    return f"{type(likelihood).__name__} has no {lacks}: define {them} to use this method or prediction"
+
+
+# One row, as vectors and matrices -------------------------------------------------------------
+
+
+def _latent(likelihood: Likelihood, f: Float[Array, " D"]):
+    return f[0] if likelihood.num_latents == 1 else f
+
+
+def _output(likelihood: Likelihood, y: Float[Array, " P"]):
+    return y[0] if likelihood.num_outputs == 1 else y
+
+
+def row_log_prob(likelihood: Likelihood, y: Float[Array, " P"], f: Float[Array, " D"]) -> Float[Array, ""]:
+    """log p(y | f), vectors in."""
+    return jnp.asarray(likelihood.log_prob(_output(likelihood, y), _latent(likelihood, f)))
+
+
+def row_mean(likelihood: Likelihood, f: Float[Array, " D"]) -> Float[Array, " P"]:
+    """E[y | f] as a vector."""
+    return jnp.reshape(likelihood.mean(_latent(likelihood, f)), (likelihood.num_outputs,))
+
+
+def row_covariance(likelihood: Likelihood, f: Float[Array, " D"]) -> Float[Array, "P P"]:
+    """Cov[y | f] as a matrix."""
+    shape = (likelihood.num_outputs, likelihood.num_outputs)
+    return jnp.reshape(likelihood.covariance(_latent(likelihood, f)), shape)
+
+
+def row_cdf(likelihood: Likelihood, y: Float[Array, ""], f: Float[Array, " D"]) -> Float[Array, ""]:
+    """P(Y <= y | f)."""
+    return jnp.asarray(likelihood.cdf(y, _latent(likelihood, f)))
+
+
+def row_sample(likelihood: Likelihood, key, f: Float[Array, " D"]) -> Float[Array, " P"]:
+    """A draw of y given f, as a vector."""
+    draw = jnp.asarray(likelihood.sample(key, _latent(likelihood, f)), dtype=f.dtype)
+    return jnp.reshape(draw, (likelihood.num_outputs,))
+
+
+def row_expected_log_prob(likelihood: Likelihood, y, mean, covariance):
+    """The closed form of E[log p(y | f)], vectors in, or None."""
+    variance = covariance[0, 0] if likelihood.num_latents == 1 else covariance
+    return likelihood.expected_log_prob(_output(likelihood, y), _latent(likelihood, mean), variance)
+
+
+def row_log_expected_power(likelihood: Likelihood, y, mean, covariance, power: float):
+    """The closed form of log E[p(y | f)^power], vectors in, or None."""
+    variance = covariance[0, 0] if likelihood.num_latents == 1 else covariance
+    return likelihood.log_expected_power(_output(likelihood, y), _latent(likelihood, mean), variance, power)
+
+
+# Many rows ------------------------------------------------------------------------------------
+
+
+def row_axes(likelihood: Likelihood) -> Any:
+    """The `in_axes` with which `jax.vmap` gives each row its own exposure, trials, ..."""
+    axes = jax.tree.map(lambda _: None, likelihood)
+    for name in likelihood.row_parameters:
+        if np.ndim(getattr(likelihood, name)) == 1:
+            axes = eqx.tree_at(lambda a, n=name: getattr(a, n), axes, 0, is_leaf=lambda leaf: leaf is None)
+    return axes
+
+
+def rows_given(likelihood: Likelihood) -> dict[str, int]:
+    """The row parameters that were given one value a row, with the number of their rows."""
+    given = {name: np.shape(getattr(likelihood, name)) for name in likelihood.row_parameters}
+    return {name: shape[0] for name, shape in given.items() if shape}
+
+
+def with_row_parameters(likelihood: Likelihood, **values: Any) -> Likelihood:
+    """`likelihood` with other row parameters, for other rows."""
+    for name, value in values.items():
+        if name not in likelihood.row_parameters:
+            given = ", ".join(likelihood.row_parameters) or "none"
+            raise ValueError(f"{name} is no row parameter of {type(likelihood).__name__} (it has: {given})")
+        checked = likelihood.check_row_parameter(name, value)
+        likelihood = eqx.tree_at(lambda lik, n=name: getattr(lik, n), likelihood, checked)
+    return likelihood

@@ -1,0 +1,329 @@
+"""Likelihoods of real, positive and fractional outputs."""
+
+import math
+from typing import ClassVar, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax.scipy.special import gammainc, gammaln, ndtr
+
+from ..precision import parameter
+from . import links
+from . import support as supports
+from .base import Likelihood
+from .special import incomplete_beta
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+def _normal_log_prob(residual, variance):
+    return -0.5 * (_LOG_2PI + jnp.log(variance) + residual**2 / variance)
+
+
+def _normal_log_expected_power(residual, noise, variance, power: float):
+    """log E[N(y | f, noise)^power] for f ~ N(mean, variance), with residual = y - mean."""
+    determinants = -0.5 * power * (_LOG_2PI + jnp.log(noise)) - 0.5 * jnp.log1p(power * variance / noise)
+    return determinants - 0.5 * power * residual**2 / (noise + power * variance)
+
+
+def _smallest_positive():
+    return jnp.finfo(jnp.result_type(float)).tiny
+
+
+@final
+class Gaussian(Likelihood):
+    """Real outputs with normal noise: p(y | f) = N(y | f, variance).
+
+    >>> float(Gaussian(variance=0.25).covariance(1.0))
+    0.25
+    """
+
+    variance: jax.Array
+    support: ClassVar[supports.Support] = supports.real
+    gaussian_form: ClassVar[bool] = True
+
+    def __init__(self, variance=1.0):
+        """`variance` > 0 is that of the noise."""
+        self.variance = parameter(variance, "variance", lower=0.0)
+
+    def log_prob(self, y, f):
+        """log N(y | f, variance)."""
+        return _normal_log_prob(y - f, self.variance)
+
+    def mean(self, f):
+        """E[y | f] = f."""
+        return jnp.asarray(f)
+
+    def covariance(self, f):
+        """Var[y | f] = variance."""
+        return jnp.asarray(self.variance)
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        return ndtr((y - f) / jnp.sqrt(self.variance))
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        return f + jnp.sqrt(self.variance) * jax.random.normal(key)
+
+    def expected_log_prob(self, y, mean, covariance):
+        """E[log p(y | f)] for f ~ N(mean, covariance)."""
+        return self.log_prob(y, mean) - 0.5 * covariance / self.variance
+
+    def log_expected_power(self, y, mean, covariance, power):
+        """log E[p(y | f)^power] for f ~ N(mean, covariance)."""
+        return _normal_log_expected_power(y - mean, self.variance, covariance, power)
+
+
+@final
+class StudentT(Likelihood):
+    """Real outputs with outliers: (y - f) / scale has Student's t distribution with `df` degrees of freedom.
+
+    The variance of y is scale^2 df / (df - 2), which needs df > 2.
+
+    >>> float(StudentT(df=4.0, scale=3.0).covariance(0.0))
+    18.0
+    """
+
+    df: jax.Array
+    scale: jax.Array
+    support: ClassVar[supports.Support] = supports.real
+
+    def __init__(self, df=4.0, scale=1.0):
+        """`df` > 0; `scale` > 0 is in the units of y, not squared."""
+        self.df = parameter(df, "df", lower=0.0)
+        self.scale = parameter(scale, "scale", lower=0.0)
+
+    def moments_problem(self):
+        """A sentence if df <= 2, where the variance is infinite."""
+        if isinstance(self.df, jax.core.Tracer) or self.df > 2.0:
+            return None
+        return f"StudentT with df = {float(self.df):g} has no covariance: use df > 2"
+
+    def log_prob(self, y, f):
+        """log p(y | f)."""
+        z = (y - f) / self.scale
+        normaliser = gammaln(0.5 * (self.df + 1.0)) - gammaln(0.5 * self.df) - 0.5 * jnp.log(jnp.pi * self.df)
+        return normaliser - jnp.log(self.scale) - 0.5 * (self.df + 1.0) * jnp.log1p(z**2 / self.df)
+
+    def mean(self, f):
+        """E[y | f] = f. (With df <= 1, where there is no mean, this is the median.)"""
+        return jnp.asarray(f)
+
+    def covariance(self, f):
+        """Var[y | f] = scale^2 df / (df - 2); ValueError if df <= 2."""
+        problem = self.moments_problem()
+        if problem is not None:
+            raise ValueError(problem)
+        # A traced df cannot be refused here; infinity is the truth for it, a negative number would not be.
+        finite = self.df > 2.0
+        excess = jnp.where(finite, self.df - 2.0, 1.0)
+        return jnp.where(finite, self.scale**2 * self.df / excess, jnp.inf)
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        squared = ((y - f) / self.scale) ** 2
+        inner, outer = squared / (self.df + squared), self.df / (self.df + squared)
+        # From whichever argument is small: near y = f the other one has lost half of the digits.
+        near = squared < self.df
+        small = jnp.where(near, inner, outer)
+        first, second = jnp.where(near, 0.5, 0.5 * self.df), jnp.where(near, 0.5 * self.df, 0.5)
+        part = incomplete_beta(first, second, small, 1.0 - small)
+        tail = 0.5 * jnp.where(near, 1.0 - part, part)
+        return jnp.where(y < f, tail, 1.0 - tail)
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        return f + self.scale * jax.random.t(key, self.df)
+
+
+@final
+class Gamma(Likelihood):
+    """Positive outputs of a fixed shape: y ~ Gamma(shape, scale = link(f)), with mean shape * link(f).
+
+    >>> float(Gamma(shape=2.0).mean(0.0))
+    2.0
+    """
+
+    shape: jax.Array
+    link: str = eqx.field(static=True)
+    support: ClassVar[supports.Support] = supports.positive
+
+    def __init__(self, shape=1.0, link="exp"):
+        """`shape` > 0; `link` is "exp" or "softplus"."""
+        self.shape = parameter(shape, "shape", lower=0.0)
+        self.link = links.check(link, links.POSITIVE)
+
+    def log_prob(self, y, f):
+        """-log Gamma(a) - a log s + (a - 1) log y - y / s, with a the shape and s = link(f)."""
+        log_scale = links.log_positive(self.link, f)
+        return self._normaliser(y) - self.shape * log_scale - y * jnp.exp(-log_scale)
+
+    def _normaliser(self, y):
+        return (self.shape - 1.0) * jnp.log(y) - gammaln(self.shape)
+
+    def mean(self, f):
+        """E[y | f] = shape * link(f)."""
+        return self.shape * links.positive(self.link, f)
+
+    def covariance(self, f):
+        """Var[y | f] = shape * link(f)^2."""
+        return self.shape * links.positive(self.link, f) ** 2
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        return gammainc(self.shape, jnp.maximum(y, 0.0) * jnp.exp(-links.log_positive(self.link, f)))
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        # A small shape puts mass below the smallest number; zero is not in the support.
+        unit = jnp.maximum(jax.random.gamma(key, self.shape), _smallest_positive())
+        return links.positive(self.link, f) * unit
+
+    def expected_log_prob(self, y, mean, covariance):
+        """E[log p(y | f)] for f ~ N(mean, covariance), with the exponential link."""
+        if self.link != "exp":
+            return None
+        return self._normaliser(y) - self.shape * mean - y * jnp.exp(0.5 * covariance - mean)
+
+
+@final
+class Exponential(Likelihood):
+    """Waiting times: p(y | f) = exp(-y / s) / s with mean s = link(f).
+
+    >>> float(Exponential().log_prob(2.0, 0.0))
+    -2.0
+    """
+
+    link: str = eqx.field(static=True)
+    support: ClassVar[supports.Support] = supports.non_negative
+
+    def __init__(self, link="exp"):
+        """`link` is "exp" or "softplus"."""
+        self.link = links.check(link, links.POSITIVE)
+
+    def log_prob(self, y, f):
+        """-log s - y / s, with s = link(f)."""
+        log_scale = links.log_positive(self.link, f)
+        return -log_scale - y * jnp.exp(-log_scale)
+
+    def mean(self, f):
+        """E[y | f] = link(f)."""
+        return links.positive(self.link, f)
+
+    def covariance(self, f):
+        """Var[y | f] = link(f)^2."""
+        return links.positive(self.link, f) ** 2
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        return -jnp.expm1(-jnp.maximum(y, 0.0) * jnp.exp(-links.log_positive(self.link, f)))
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        return links.positive(self.link, f) * jax.random.exponential(key)
+
+    def expected_log_prob(self, y, mean, covariance):
+        """E[log p(y | f)] for f ~ N(mean, covariance), with the exponential link."""
+        if self.link != "exp":
+            return None
+        return -mean - y * jnp.exp(0.5 * covariance - mean)
+
+
+@final
+class Beta(Likelihood):
+    """Fractions: y ~ Beta(c m, c (1 - m)) with concentration c and mean m = lapse + (1 - 2 lapse) link(f).
+
+    >>> float(Beta(concentration=3.0).covariance(0.0))
+    0.0625
+    """
+
+    concentration: jax.Array
+    lapse: jax.Array
+    link: str = eqx.field(static=True)
+    support: ClassVar[supports.Support] = supports.unit_interval
+
+    def __init__(self, concentration=1.0, link="probit", lapse=0.0):
+        """`concentration` > 0; `link` is "probit" or "logit"; 0 <= `lapse` < 1/2."""
+        self.concentration = parameter(concentration, "concentration", lower=0.0)
+        self.link = links.check(link, links.PROBABILITY)
+        self.lapse = links.lapse_rate(lapse)
+
+    def log_prob(self, y, f):
+        """(a - 1) log y + (b - 1) log(1 - y) - log B(a, b), with a = c m and b = c (1 - m)."""
+        log_a = jnp.log(self.concentration) + links.log_probability(self.link, f, self.lapse)
+        log_b = jnp.log(self.concentration) + links.log_probability(self.link, -f, self.lapse)
+        a, b = jnp.exp(log_a), jnp.exp(log_b)
+        # log Gamma(a) = log Gamma(1 + a) - log a stays finite where a underflows.
+        log_beta = gammaln(1.0 + a) - log_a + gammaln(1.0 + b) - log_b - gammaln(self.concentration)
+        return (a - 1.0) * jnp.log(y) + (b - 1.0) * jnp.log1p(-y) - log_beta
+
+    def mean(self, f):
+        """E[y | f] = m."""
+        return links.probability(self.link, f, self.lapse)
+
+    def covariance(self, f):
+        """Var[y | f] = m (1 - m) / (c + 1)."""
+        return self.mean(f) * self.mean(-f) / (self.concentration + 1.0)
+
+    def _parameters(self, f):
+        a, b = self.concentration * self.mean(f), self.concentration * self.mean(-f)
+        return jnp.maximum(a, _smallest_positive()), jnp.maximum(b, _smallest_positive())
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        inside = jnp.clip(y, 0.0, 1.0)
+        return incomplete_beta(*self._parameters(f), inside, 1.0 - inside)
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        # Mass closer to 0 or 1 than a number can be is moved to the nearest that is in the support.
+        last = 1.0 - jnp.finfo(jnp.result_type(float)).epsneg
+        return jnp.clip(jax.random.beta(key, *self._parameters(f)), _smallest_positive(), last)
+
+
+@final
+class LogNormal(Likelihood):
+    """Positive outputs with relative noise: log y ~ N(f, scale^2).
+
+    >>> float(LogNormal(scale=2.0).cdf(1.0, 0.0))
+    0.5
+    """
+
+    scale: jax.Array
+    support: ClassVar[supports.Support] = supports.positive
+
+    def __init__(self, scale=1.0):
+        """`scale` > 0 is the standard deviation of log y."""
+        self.scale = parameter(scale, "scale", lower=0.0)
+
+    def log_prob(self, y, f):
+        """log N(log y | f, scale^2) - log y."""
+        return _normal_log_prob(jnp.log(y) - f, self.scale**2) - jnp.log(y)
+
+    def mean(self, f):
+        """E[y | f] = exp(f + scale^2 / 2)."""
+        return jnp.exp(f + 0.5 * self.scale**2)
+
+    def covariance(self, f):
+        """Var[y | f] = (exp(scale^2) - 1) E[y | f]^2."""
+        return jnp.expm1(self.scale**2) * self.mean(f) ** 2
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        occurs = y > 0.0
+        return jnp.where(occurs, ndtr((jnp.log(jnp.where(occurs, y, 1.0)) - f) / self.scale), 0.0)
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        return jnp.exp(f + self.scale * jax.random.normal(key))
+
+    def expected_log_prob(self, y, mean, covariance):
+        """E[log p(y | f)] for f ~ N(mean, covariance)."""
+        return self.log_prob(y, mean) - 0.5 * covariance / self.scale**2
+
+    def log_expected_power(self, y, mean, covariance, power):
+        """log E[p(y | f)^power] for f ~ N(mean, covariance)."""
+        normal = _normal_log_expected_power(jnp.log(y) - mean, self.scale**2, covariance, power)
+        return normal - power * jnp.log(y)

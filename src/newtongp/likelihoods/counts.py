@@ -1,0 +1,218 @@
+"""Likelihoods of counts."""
+
+from typing import ClassVar, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln
+
+from ..precision import parameter
+from . import links
+from . import support as supports
+from .base import Likelihood
+from .special import incomplete_beta, log_rising_factorial, upper_gamma
+
+
+def _positive_rows(value, name: str):
+    return parameter(value, name, lower=0.0, max_ndim=1)
+
+
+def _positive_integer_rows(value, name: str):
+    array = _positive_rows(value, name)
+    if not isinstance(array, jax.core.Tracer) and np.any(array != np.round(array)):
+        raise ValueError(f"{name} must be positive integers, got {value!r}")
+    return array
+
+
+@final
+class Poisson(Likelihood):
+    """Counts: y ~ Poisson(exposure * link(f)).
+
+    `exposure` (a bin's width, a population) is one number, or one for each row.
+
+    >>> float(Poisson(exposure=10.0).mean(0.0))
+    10.0
+    """
+
+    exposure: jax.Array
+    link: str = eqx.field(static=True)
+    support: ClassVar[supports.Support] = supports.counts
+    row_parameters: ClassVar[tuple[str, ...]] = ("exposure",)
+
+    def __init__(self, link="exp", exposure=1.0):
+        """`link` is "exp" or "softplus"; `exposure` > 0 is a number or one for each row."""
+        self.link = links.check(link, links.POSITIVE)
+        self.exposure = _positive_rows(exposure, "exposure")
+
+    def check_row_parameter(self, name, value):
+        """The exposure must be positive."""
+        return _positive_rows(value, name)
+
+    def log_prob(self, y, f):
+        """y log(rate) - rate - log y!."""
+        log_rate = jnp.log(self.exposure) + links.log_positive(self.link, f)
+        return y * log_rate - self.mean(f) - gammaln(y + 1.0)
+
+    def mean(self, f):
+        """E[y | f] = exposure * link(f)."""
+        return self.exposure * links.positive(self.link, f)
+
+    def covariance(self, f):
+        """Var[y | f] = E[y | f]."""
+        return self.mean(f)
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        whole = jnp.floor(jnp.maximum(y, 0.0))
+        return jnp.where(y < 0.0, 0.0, upper_gamma(whole + 1.0, self.mean(f)))
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        return _poisson_draw(key, self.mean(f))
+
+    def expected_log_prob(self, y, mean, covariance):
+        """E[log p(y | f)] for f ~ N(mean, covariance), with the exponential link."""
+        if self.link != "exp":
+            return None
+        expected_rate = self.exposure * jnp.exp(mean + 0.5 * covariance)
+        return y * (jnp.log(self.exposure) + mean) - expected_rate - gammaln(y + 1.0)
+
+
+def _poisson_draw(key, rate):
+    return jnp.asarray(jax.random.poisson(key, rate), jnp.result_type(float))
+
+
+@final
+class NegativeBinomial(Likelihood):
+    """Overdispersed counts: mean mu = exposure * link(f) and variance mu + dispersion * mu^2.
+
+    A Poisson rate that varies like a gamma variable with mean mu and shape r = 1 / dispersion;
+    the Poisson distribution is its limit as the dispersion tends to 0.
+
+    >>> float(NegativeBinomial(dispersion=0.5, exposure=2.0).covariance(0.0))
+    4.0
+    """
+
+    dispersion: jax.Array
+    exposure: jax.Array
+    link: str = eqx.field(static=True)
+    support: ClassVar[supports.Support] = supports.counts
+    row_parameters: ClassVar[tuple[str, ...]] = ("exposure",)
+
+    def __init__(self, dispersion=1.0, link="exp", exposure=1.0):
+        """`dispersion` > 0; `link` is "exp" or "softplus"; `exposure` > 0, as of `Poisson`."""
+        self.dispersion = parameter(dispersion, "dispersion", lower=0.0)
+        self.link = links.check(link, links.POSITIVE)
+        self.exposure = _positive_rows(exposure, "exposure")
+
+    def check_row_parameter(self, name, value):
+        """The exposure must be positive."""
+        return _positive_rows(value, name)
+
+    def _log_odds(self, f):
+        return jnp.log(self.dispersion) + jnp.log(self.exposure) + links.log_positive(self.link, f)
+
+    def log_prob(self, y, f):
+        """log [Gamma(y + r) / (Gamma(r) y!)] + y log sigma(u) + r log sigma(-u), u = log(dispersion * mu)."""
+        shape, log_odds = 1.0 / self.dispersion, self._log_odds(f)
+        choices = log_rising_factorial(shape, y) - gammaln(y + 1.0)
+        return choices + y * jax.nn.log_sigmoid(log_odds) + shape * jax.nn.log_sigmoid(-log_odds)
+
+    def mean(self, f):
+        """E[y | f] = exposure * link(f)."""
+        return self.exposure * links.positive(self.link, f)
+
+    def covariance(self, f):
+        """Var[y | f] = mu + dispersion * mu^2."""
+        mean = self.mean(f)
+        return mean + self.dispersion * mean**2
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        whole, log_odds = jnp.floor(jnp.maximum(y, 0.0)), self._log_odds(f)
+        inside = incomplete_beta(
+            1.0 / self.dispersion, whole + 1.0, jax.nn.sigmoid(-log_odds), jax.nn.sigmoid(log_odds)
+        )
+        return jnp.where(y < 0.0, 0.0, inside)
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        key_rate, key_count = jax.random.split(key)
+        rate = jax.random.gamma(key_rate, 1.0 / self.dispersion) * self.dispersion * self.mean(f)
+        return _poisson_draw(key_count, rate)
+
+
+@final
+class Binomial(Likelihood):
+    """Successes in a known number of trials: y ~ Binomial(trials, p), p = lapse + (1 - 2 lapse) link(f).
+
+    `trials` is one number, or one for each row.
+
+    >>> float(Binomial(trials=10).mean(0.0))
+    5.0
+    """
+
+    trials: jax.Array
+    lapse: jax.Array
+    link: str = eqx.field(static=True)
+    support: ClassVar[supports.Support] = supports.counts
+    row_parameters: ClassVar[tuple[str, ...]] = ("trials",)
+
+    def __init__(self, trials, link="logit", lapse=0.0):
+        """`trials` are positive integers; `link` is "probit" or "logit"; 0 <= `lapse` < 1/2."""
+        self.trials = _positive_integer_rows(trials, "trials")
+        self.link = links.check(link, links.PROBABILITY)
+        self.lapse = links.lapse_rate(lapse)
+
+    def check_row_parameter(self, name, value):
+        """The number of trials must be a positive integer."""
+        return _positive_integer_rows(value, name)
+
+    def check_support(self, y):
+        """Counts, and no more than the trials of their row."""
+        self.support.check(y)
+        successes, trials = y[:, 0], np.asarray(self.trials)
+        if trials.ndim == 1 and trials.shape != successes.shape:
+            raise ValueError(f"trials has {trials.shape[0]} rows, but y has {successes.shape[0]}")
+        trials = np.broadcast_to(trials, successes.shape)
+        too_many = np.flatnonzero(successes > trials)
+        if too_many.size:
+            row = too_many[0]
+            raise ValueError(
+                f"y must be at most the number of trials, but row {row} is {successes[row]:g}, "
+                f"with {trials[row]:g} trials"
+            )
+
+    def _log_probabilities(self, f):
+        return links.log_probability(self.link, f, self.lapse), links.log_probability(
+            self.link, -f, self.lapse
+        )
+
+    def log_prob(self, y, f):
+        """log (trials choose y) + y log p + (trials - y) log(1 - p)."""
+        success, failure = self._log_probabilities(f)
+        rest = self.trials - y
+        choices = log_rising_factorial(rest + 1.0, y) - gammaln(y + 1.0)
+        return choices + y * success + rest * failure
+
+    def mean(self, f):
+        """E[y | f] = trials * p."""
+        return self.trials * links.probability(self.link, f, self.lapse)
+
+    def covariance(self, f):
+        """Var[y | f] = trials * p (1 - p)."""
+        return self.mean(f) * links.probability(self.link, -f, self.lapse)
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        whole = jnp.clip(jnp.floor(y), 0.0, self.trials - 1.0)
+        success = links.probability(self.link, f, self.lapse)
+        failure = links.probability(self.link, -f, self.lapse)
+        inside = incomplete_beta(self.trials - whole, whole + 1.0, failure, success)
+        return jnp.where(y < 0.0, 0.0, jnp.where(y >= self.trials, 1.0, inside))
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        return jax.random.binomial(key, self.trials, links.probability(self.link, f, self.lapse))

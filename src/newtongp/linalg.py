@@ -1,0 +1,173 @@
+"""The only place with Cholesky factors, solves, log determinants and PSD tests.
+
+Two kinds of matrices occur: one large one (N rows times D latents), and N small ones (D x D, with D a
+handful). The small ones are unrolled into scalar arithmetic, so that `jax.vmap` over rows turns them into
+a few vectorised operations instead of N calls to LAPACK.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+
+def symmetrise(matrix: Float[Array, "... D D"]) -> Float[Array, "... D D"]:
+    """(A + Aᵀ) / 2."""
+    return 0.5 * (matrix + jnp.swapaxes(matrix, -1, -2))
+
+
+def outer(a: Float[Array, " D"], b: Float[Array, " E"]) -> Float[Array, "D E"]:
+    """a bᵀ."""
+    return a[:, None] * b[None, :]
+
+
+def cholesky(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """Lower Cholesky factor of a large matrix; NaN throughout if it is not positive definite."""
+    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
+
+
+def solve_lower(
+    factor: Float[Array, "M M"], right: Float[Array, "M *K"], transpose: bool = False
+) -> Float[Array, "M *K"]:
+    """L⁻¹ right, or L⁻ᵀ right."""
+    columns = right if right.ndim == 2 else right[:, None]
+    solution = jax.lax.linalg.triangular_solve(
+        factor, columns, left_side=True, lower=True, transpose_a=transpose
+    )
+    return solution if right.ndim == 2 else solution[:, 0]
+
+
+def log_det_from_cholesky(factor: Float[Array, "M M"]) -> Float[Array, ""]:
+    """log det(L Lᵀ)."""
+    return 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor)))
+
+
+def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """A square root of a large matrix that is PSD up to rounding, singular or not (no jitter needed)."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
+
+
+# Small matrices, one a row --------------------------------------------------------------------
+
+
+def small_pivots_and_root(
+    matrix: Float[Array, "D D"],
+) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """The pivots of a small symmetric matrix and its lower Cholesky factor.
+
+    All pivots are positive exactly when the matrix is positive definite. A pivot that is not positive
+    gives a column of zeros, so that a singular covariance still has a root.
+    """
+    size = matrix.shape[-1]
+    zero = jnp.zeros((), matrix.dtype)
+    pivots = []
+    columns: list[list[Array]] = []
+    for j in range(size):
+        pivot = matrix[j, j]
+        for k in range(j):
+            pivot = pivot - columns[k][j] ** 2
+        positive = pivot > 0.0
+        # NaN must stay NaN: only a pivot known to be non-positive is replaced.
+        root = jnp.where(pivot <= 0.0, 0.0, jnp.sqrt(jnp.where(pivot <= 0.0, 1.0, pivot)))
+        column = [zero] * j + [root]
+        for i in range(j + 1, size):
+            entry = matrix[i, j]
+            for k in range(j):
+                entry = entry - columns[k][i] * columns[k][j]
+            column.append(jnp.where(positive, entry / jnp.where(positive, root, 1.0), 0.0))
+        pivots.append(pivot)
+        columns.append(column)
+    factor = jnp.stack([jnp.stack(column) for column in columns], axis=-1)
+    return jnp.stack(pivots), factor
+
+
+def small_root(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    """Lower Cholesky factor of a small PSD matrix, singular ones included."""
+    return small_pivots_and_root(matrix)[1]
+
+
+def is_positive_definite(matrix: Float[Array, "D D"]) -> Bool[Array, ""]:
+    """Whether a small symmetric matrix is positive definite (False for NaN)."""
+    return jnp.all(small_pivots_and_root(matrix)[0] > 0.0)
+
+
+def small_log_det(matrix: Float[Array, "D D"]) -> Float[Array, ""]:
+    """log det of a small positive definite matrix."""
+    if matrix.shape[-1] == 1:
+        return jnp.log(matrix[0, 0])
+    return jnp.sum(jnp.log(small_pivots_and_root(matrix)[0]))
+
+
+def small_solve(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """A⁻¹ right for a small matrix of any symmetry."""
+    size = matrix.shape[-1]
+    if size == 1:
+        return right / matrix[0, 0]
+    if size == 2:
+        determinant = matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]
+        adjugate = jnp.array([[matrix[1, 1], -matrix[0, 1]], [-matrix[1, 0], matrix[0, 0]]])
+        return (adjugate @ right) / determinant
+    return jnp.linalg.solve(matrix, right)
+
+
+def small_solve_lower(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """L⁻¹ right for a small lower triangular matrix, by forward substitution."""
+    rows: list[Array] = []
+    for i in range(factor.shape[-1]):
+        entry = right[i]
+        for k in range(i):
+            entry = entry - factor[i, k] * rows[k]
+        rows.append(entry / factor[i, i])
+    return jnp.stack(rows)
+
+
+def small_solve_lower_transposed(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """L⁻ᵀ right for a small lower triangular matrix."""
+    flipped = factor[::-1, ::-1].T
+    return small_solve_lower(flipped, right[::-1])[::-1]
+
+
+def small_solve_psd(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """A⁻¹ right for a small positive definite matrix."""
+    if matrix.shape[-1] == 1:
+        return right / matrix[0, 0]
+    factor = small_root(matrix)
+    return small_solve_lower_transposed(factor, small_solve_lower(factor, right))
+
+
+@jax.custom_jvp
+def signed_roots(
+    matrix: Float[Array, "D D"],
+) -> tuple[Float[Array, "D D"], Float[Array, "D D"]]:
+    """R₊ and R₋ with A = R₊R₊ᵀ − R₋R₋ᵀ, for a small symmetric matrix of any signature."""
+    if matrix.shape[-1] == 1:
+        return jnp.sqrt(jnp.maximum(matrix, 0.0)), jnp.sqrt(jnp.maximum(-matrix, 0.0))
+    values, vectors = jnp.linalg.eigh(matrix)
+    positive = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
+    negative = vectors * jnp.sqrt(jnp.maximum(-values, 0.0))[None, :]
+    return positive, negative
+
+
+@signed_roots.defjvp
+def _signed_roots_jvp(primals, tangents):
+    # Eigenvectors have no derivative where eigenvalues meet, but R₊R₊ᵀ − R₋R₋ᵀ has: dR = ½ dA A⁻¹ R gives
+    # it for any nonsingular A. A singular A (a missing row) is a constant, and gets zero.
+    (matrix,), (change,) = primals, tangents
+    positive, negative = signed_roots(matrix)
+    singular = jnp.all(matrix == 0.0)
+    safe = jnp.where(singular, jnp.eye(matrix.shape[-1]), matrix)
+    relative = jnp.where(singular, 0.0, 0.5 * small_solve(safe, change).T)
+    return (positive, negative), (relative @ positive, relative @ negative)
+
+
+def smallest_eigenvalue(matrix: Float[Array, "D D"]) -> Float[Array, ""]:
+    """The smallest eigenvalue of a small symmetric matrix."""
+    if matrix.shape[-1] == 1:
+        return matrix[0, 0]
+    return jnp.linalg.eigvalsh(matrix)[0]
+
+
+def project_psd(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    """The nearest PSD matrix: negative eigenvalues become zero."""
+    root = signed_roots(matrix)[0]
+    return root @ root.T

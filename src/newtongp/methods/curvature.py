@@ -1,0 +1,227 @@
+"""How the Hessian of a target is had: exactly, by Gauss-Newton, or by quasi-Newton (BFGS) updates."""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from ..cubature import Cubature, has_negative_weights
+from ..gaussian import Gaussian
+from ..likelihoods.base import Likelihood
+from ..linalg import outer, project_psd
+from ..precision import parameter
+from .expectation import rule_or_default
+from .target import Expansion, Target
+
+
+class Curvature(eqx.Module):
+    """Where the matrix that becomes minus the site precision comes from."""
+
+    name: ClassVar[str]
+    keeps_psd: ClassVar[bool] = False
+    """Whether the precision is PSD whatever the likelihood."""
+
+    @abc.abstractmethod
+    def evaluate(
+        self,
+        target: Target,
+        likelihood: Likelihood,
+        y: Float[Array, " P"],
+        marginal: Gaussian,
+        cubature: Cubature | None,
+        expansion: Expansion,
+    ) -> Float[Array, "D D"]:
+        """The part that needs the likelihood: one row's Hessian, or what quasi-Newton starts from."""
+
+    @abc.abstractmethod
+    def initial_state(self, target: Target, num_latents: int) -> Any:
+        """What one row carries from step to step; None where there is nothing to carry."""
+
+    @abc.abstractmethod
+    def advance(
+        self, target: Target, hessian: Float[Array, "D D"], expansion: Expansion, marginal: Gaussian, state: Any
+    ) -> tuple[Float[Array, "D D"], Any]:
+        """One row's Hessian for the next proposal, and the state to carry if that is accepted."""
+
+    def carry(self, old: Any, new: Any, step_size: Float[Array, ""]) -> Any:
+        """The state after a step of this size."""
+        return new
+
+
+class Exact(Curvature):
+    """The target's own Hessian. Not PSD for likelihoods that are not log-concave: the step keeps q proper."""
+
+    name = "exact"
+
+    def evaluate(self, target, likelihood, y, marginal, cubature, expansion):
+        return expansion.hessian
+
+    def initial_state(self, target, num_latents):
+        return None
+
+    def advance(self, target, hessian, expansion, marginal, state):
+        return hessian, state
+
+
+class GaussNewton(Curvature):
+    """Curvature from first derivatives alone, PSD by construction (`sec:bayes-gauss-newton`).
+
+    `kind` is "full" (`eq:gauss-newton`), "partial" (`eq:pgn`), "generalised" (`eq:ggn`), or "auto":
+    partial for likelihoods that are Gaussian given f, generalised for all others.
+
+    >>> GaussNewton("partial").kind
+    'partial'
+    """
+
+    name = "gauss_newton"
+    keeps_psd = True
+    kind: str = eqx.field(static=True, default="auto")
+
+    def __check_init__(self):
+        kinds = ("auto", "full", "partial", "generalised")
+        if self.kind not in kinds:
+            raise ValueError(f"kind must be one of {', '.join(map(repr, kinds))}, got {self.kind!r}")
+
+    def evaluate(self, target, likelihood, y, marginal, cubature, expansion):
+        hessian = target.gauss_newton(likelihood, y, marginal, cubature, self.kind)
+        dimension = marginal.mean.shape[0]
+        if has_negative_weights(rule_or_default(cubature, dimension), dimension):
+            hessian = -project_psd(-hessian)
+        return hessian
+
+    def initial_state(self, target, num_latents):
+        return None
+
+    def advance(self, target, hessian, expansion, marginal, state):
+        return hessian, state
+
+
+class QuasiNewtonState(eqx.Module):
+    """One row's Hessian approximation B, and the last accepted point and gradient."""
+
+    matrix: Float[Array, "*rows E E"]
+    point: Float[Array, "*rows E"]
+    gradient: Float[Array, "*rows E"]
+    started: Bool[Array, "*rows"]
+
+
+class QuasiNewton(Curvature):
+    """BFGS updates of each row's Hessian, over m or over (m, vec C) (`sec:bayes-quasi-newton`).
+
+    `damping` is ξ of `sec:damped-quasi-newton`; None is plain BFGS, which skips updates that would lose
+    negative definiteness. `initial` is a number b for B₀ = −b·I; None starts from the size of the target's
+    own curvature. `blend` carries (1−ρ)·B_old + ρ·B_new on instead of B_new, as the paper's experiments did.
+
+    >>> QuasiNewton(damping=1.5)
+    Traceback (most recent call last):
+        ...
+    ValueError: damping must be greater than 0 and less than 1, got 1.5
+    """
+
+    name = "quasi_newton"
+    keeps_psd = True
+    damping: Any
+    initial: Any
+    blend: bool = eqx.field(static=True)
+
+    def __init__(self, damping: float | None = 0.8, initial: float | None = None, blend: bool = False):
+        self.damping = None if damping is None else parameter(damping, "damping", lower=0.0, upper=1.0)
+        self.initial = None if initial is None else parameter(initial, "initial", lower=0.0)
+        self.blend = bool(blend)
+
+    def evaluate(self, target, likelihood, y, marginal, cubature, expansion):
+        return expansion.hessian
+
+    def initial_state(self, target, num_latents):
+        size = num_latents + num_latents**2 if target.uses_covariance else num_latents
+        return QuasiNewtonState(
+            np.zeros((size, size)), np.zeros(size), np.zeros(size), np.zeros((), dtype=bool)
+        )
+
+    def advance(self, target, hessian, expansion, marginal, state):
+        dimension = marginal.mean.shape[0]
+        point, gradient = marginal.mean, expansion.gradient
+        if target.uses_covariance:
+            point = jnp.concatenate([point, jnp.ravel(marginal.covariance)])
+            gradient = jnp.concatenate([gradient, jnp.ravel(expansion.covariance_gradient)])
+        updated = bfgs(state.matrix, point - state.point, gradient - state.gradient, self.damping)
+        start = self._start(hessian, marginal, point.shape[0])
+        matrix = jnp.where(state.started, updated, start)
+        carried = QuasiNewtonState(matrix, point, gradient, jnp.ones((), dtype=bool))
+        return matrix[:dimension, :dimension], carried
+
+    def carry(self, old, new, step_size):
+        if not self.blend:
+            return new
+        started = old.started[:, None, None]
+        mixed = (1.0 - step_size) * old.matrix + step_size * new.matrix
+        return eqx.tree_at(lambda s: s.matrix, new, jnp.where(started, mixed, new.matrix))
+
+    def _start(self, hessian, marginal, size):
+        """B₀, diagonal: the size of the target's curvature, but no less than 1 % of the marginal's precision."""
+        if self.initial is not None:
+            return -self.initial * jnp.eye(size)
+        curvature = jnp.abs(jnp.diagonal(hessian))
+        diagonal = jnp.maximum(curvature, 0.01 / jnp.diagonal(marginal.covariance))
+        rest = jnp.full(size - diagonal.shape[0], jnp.mean(diagonal))
+        return -jnp.diag(jnp.concatenate([diagonal, rest]))
+
+
+_SMALLEST_CURVATURE = 1e-14
+"""Pairs with −sᵀr below this carry no information above rounding, and are skipped."""
+
+
+def bfgs(
+    matrix: Float[Array, "E E"],
+    step: Float[Array, " E"],
+    change: Float[Array, " E"],
+    damping: Float[Array, ""] | np.ndarray | None,
+) -> Float[Array, "E E"]:
+    """The BFGS update of a negative definite B with the pair s, g; damped where `damping` is given.
+
+    Undamped it satisfies the secant equation B s = g, damped B s = r with r = ψ g + (1 − ψ) B s. The update
+    is skipped where sᵀr is not safely negative, so B stays negative semi-definite.
+    """
+    product = matrix @ step
+    curvature = step @ product
+    if damping is not None:
+        slope = step @ change
+        weak = slope > (1.0 - damping) * curvature
+        gap = jnp.where(weak, curvature - slope, 1.0)
+        weight = jnp.where(weak, damping * curvature / jnp.where(gap == 0.0, 1.0, gap), 1.0)
+        change = weight * change + (1.0 - weight) * product
+    slope = step @ change
+    useful = (slope < -_SMALLEST_CURVATURE) & (curvature < 0.0)
+    safe_slope = jnp.where(useful, slope, -1.0)
+    safe_curvature = jnp.where(useful, curvature, -1.0)
+    updated = matrix - outer(product, product) / safe_curvature + outer(change, change) / safe_slope
+    return jnp.where(useful, updated, matrix)
+
+
+def shrink_to_keep_positive(
+    hessian: Float[Array, "D D"], root: Float[Array, "D D"], power: float
+) -> Float[Array, "D D"]:
+    """B scaled down until I + αLᵀBL has no eigenvalue below a small positive floor.
+
+    Power EP's rescaling R needs αB + C⁻¹ to be positive definite, which a quasi-Newton B need not respect.
+    """
+    size = root.shape[0]
+    if size == 1:
+        largest = jnp.maximum(-(root.T @ hessian @ root)[0, 0], 0.0)
+    else:
+        largest = jnp.maximum(-jnp.linalg.eigvalsh(root.T @ hessian @ root)[0], 0.0)
+    limit = (1.0 - _SMALLEST_TILTED_RATIO) / power
+    return hessian * jnp.where(largest > limit, limit / jnp.where(largest > limit, largest, 1.0), 1.0)
+
+
+_SMALLEST_TILTED_RATIO = 1e-4
+"""No tilted variance is taken to be below this fraction of its cavity's."""
+
+
+def rows_of(state: Any, n: int) -> Any:
+    """One row's initial state, repeated for n rows."""
+    return jax.tree.map(lambda leaf: jnp.broadcast_to(jnp.asarray(leaf), (n, *np.shape(leaf))), state)

@@ -1,0 +1,130 @@
+"""Expectations of one row's log density and moments: closed form where there is one, nodes elsewhere.
+
+Derivatives of expectations are expectations of derivatives (Bonnet's and Price's theorems):
+∇ₘ E[h] = E[∇h], ∇²ₘ E[h] = E[∇²h], ∇_C E[h] = ½ E[∇²h].
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..cubature import Cubature, default_cubature, nodes_and_weights
+from ..gaussian import Gaussian
+from ..likelihoods.base import Likelihood, row_expected_log_prob, row_log_expected_power, row_log_prob
+from ..linalg import outer
+
+
+class Derivatives(NamedTuple):
+    """A function of f with its gradient and Hessian."""
+
+    value: Float[Array, "*rows"]
+    gradient: Float[Array, "*rows D"]
+    hessian: Float[Array, "*rows D D"]
+
+
+def derivatives(function: Callable, f: Float[Array, " D"]) -> Derivatives:
+    """Value, gradient and Hessian at f, forward mode (D is small)."""
+    gradient = jax.jacfwd(function)
+    return Derivatives(function(f), gradient(f), jax.jacfwd(gradient)(f))
+
+
+def rule_or_default(cubature: Cubature | None, dimension: int) -> Cubature:
+    """The method's own rule, or the default one."""
+    return default_cubature(dimension) if cubature is None else cubature
+
+
+def expected_log_density(
+    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, cubature: Cubature | None
+) -> Derivatives:
+    """E[log p(y | f)] and its first two derivatives in the mean, `eq:vi-target`.
+
+    A closed form is used where the likelihood has one and the method names no rule.
+    """
+    if cubature is None:
+        closed = lambda m: row_expected_log_prob(likelihood, y, m, gaussian.covariance)  # noqa: E731
+        if closed(gaussian.mean) is not None:
+            return derivatives(closed, gaussian.mean)
+    rule = rule_or_default(cubature, gaussian.mean.shape[0])
+    nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
+    at_nodes = jax.vmap(lambda f: derivatives(lambda g: row_log_prob(likelihood, y, g), f))(nodes)
+    return jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), at_nodes)
+
+
+class Tilted(NamedTuple):
+    """log E[p^α] with its derivatives in the mean, and the moments of the tilted distribution."""
+
+    derivatives: Derivatives
+    mean_shift: Float[Array, " D"]
+    """L⁻¹(E_t[f] − m)."""
+    whitened_covariance: Float[Array, "D D"]
+    """L⁻¹ Cov_t[f] L⁻ᵀ."""
+    root: Float[Array, "D D"]
+
+
+def log_expected_density(
+    likelihood: Likelihood,
+    y: Float[Array, " P"],
+    gaussian: Gaussian,
+    cubature: Cubature | None,
+    power: float = 1.0,
+) -> Float[Array, ""]:
+    """log E[p(y | f)^α]: the value alone."""
+    if cubature is None:
+        closed = row_log_expected_power(likelihood, y, gaussian.mean, gaussian.covariance, power)
+        if closed is not None:
+            return closed
+    rule = rule_or_default(cubature, gaussian.mean.shape[0])
+    nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
+    log_p = jax.vmap(lambda f: row_log_prob(likelihood, y, f))(nodes)
+    return _log_normaliser(weights, power * log_p)[0]
+
+
+def tilted_expectations(
+    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, cubature: Cubature, power: float
+) -> Tilted:
+    """log E[p(y | f)^α] at nodes, from expectations under the tilted weights t ∝ w p^α.
+
+    ∇ log Z = α E_t[∇ log p] and ∇² log Z = α E_t[∇² log p] + α² Cov_t[∇ log p], which tends to
+    variational inference as α → 0.
+    """
+    nodes, weights, standard, root = nodes_and_weights(cubature, gaussian)
+    at_nodes = jax.vmap(lambda f: derivatives(lambda g: row_log_prob(likelihood, y, g), f))(nodes)
+    log_z, tilted = _log_normaliser(weights, power * at_nodes.value)
+    gradient = tilted @ at_nodes.gradient
+    centred = at_nodes.gradient - gradient[None, :]
+    spread = jnp.einsum("s,si,sj->ij", tilted, centred, centred)
+    hessian = jnp.tensordot(tilted, at_nodes.hessian, axes=1)
+    shift = tilted @ standard
+    deviation = standard - shift[None, :]
+    return Tilted(
+        Derivatives(log_z, power * gradient, power * hessian + power**2 * spread),
+        shift,
+        jnp.einsum("s,si,sj->ij", tilted, deviation, deviation),
+        root,
+    )
+
+
+def closed_log_expected_density(
+    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, power: float
+) -> Derivatives | None:
+    """log E[p(y | f)^α] and its derivatives in the mean, where the likelihood knows them."""
+    closed = lambda m: row_log_expected_power(likelihood, y, m, gaussian.covariance, power)  # noqa: E731
+    return None if closed(gaussian.mean) is None else derivatives(closed, gaussian.mean)
+
+
+def covariance_gradient_of_log_expectation(log_z: Derivatives) -> Float[Array, "D D"]:
+    """∇_C log Z = ½ (∇²ₘ log Z + ∇ₘ log Z ∇ₘ log Zᵀ), since ∇_C Z = ½ ∇²ₘ Z."""
+    return 0.5 * (log_z.hessian + outer(log_z.gradient, log_z.gradient))
+
+
+def _log_normaliser(
+    weights: Float[Array, " S"], log_values: Float[Array, " S"]
+) -> tuple[Float[Array, ""], Float[Array, " S"]]:
+    """log Σ wₛ exp(vₛ) and the normalised terms, for weights of either sign."""
+    largest = jax.lax.stop_gradient(jnp.max(log_values))
+    terms = weights * jnp.exp(log_values - largest)
+    total = jnp.sum(terms)
+    return largest + jnp.log(total), terms / total

@@ -1,0 +1,153 @@
+"""One row's update: target → curvature → rescale → safeguard → proposed site.
+
+Split in two, because the step decides in between: `evaluate` looks at the likelihood around the current
+marginal (and is all that is ever recomputed), `propose` turns that into a site for a given step size.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ..cubature import Cubature
+from ..gaussian import Gaussian, Sites, cavity
+from ..likelihoods.base import Likelihood
+from ..linalg import small_root, small_solve, symmetrise
+from .curvature import Curvature, QuasiNewton, shrink_to_keep_positive
+from .energy import row_energy, row_log_joint
+from .safeguard import Safeguard
+from .target import Expansion, Target
+
+
+class Method(eqx.Module):
+    """A target, a curvature, a safeguard and an integration rule: everything local about inference.
+
+    The presets (`VI`, `Newton`, `PowerEP`, ...) are assignments of this class; a new method is one more.
+    """
+
+    target: Target
+    curvature: Curvature
+    safeguard: Safeguard | None = None
+    cubature: Cubature | None = None
+
+    def __check_init__(self):
+        reason = self.target.refuses(self.curvature.name)
+        if reason is not None:
+            raise ValueError(reason)
+
+    @property
+    def energy_power(self) -> float:
+        """The power of the cavities in the energy: α for power EP, 1 for posterior linearisation."""
+        return self.target.power or 1.0
+
+    @property
+    def objective(self) -> str | None:
+        """What its fixed points make stationary: "vfe", "log_joint", or None where there is no such thing."""
+        if self.safeguard is not None:
+            return None
+        if self.target.name == "vi" and self.curvature.name == "exact":
+            return "vfe"
+        if self.target.name == "newton" and self.curvature.name in ("exact", "gauss_newton"):
+            return "log_joint"
+        return None
+
+    @property
+    def keeps_psd(self) -> bool:
+        """Whether every site precision is PSD whatever the data."""
+        return self.curvature.keeps_psd or (self.safeguard is not None and self.safeguard.keeps_psd)
+
+    @property
+    def is_stationary(self) -> bool:
+        """Whether the same sites always give the same proposal (quasi-Newton remembers)."""
+        return not isinstance(self.curvature, QuasiNewton)
+
+    @property
+    def initial_precision(self) -> float:
+        """Sites start from λ = 0 and this times I."""
+        return 0.0 if self.safeguard is None else self.safeguard.initial_precision
+
+
+class RowView(eqx.Module):
+    """What the likelihood says around one row's marginal."""
+
+    point: Gaussian
+    """Where the target was expanded: the marginal, or the cavity."""
+    expansion: Expansion
+    hessian: Float[Array, "*rows D D"]
+    energy: Float[Array, "*rows"]
+    objective: Float[Array, "*rows"]
+    proper: Bool[Array, "*rows"]
+    """Whether the cavities that the update and the energy need are proper."""
+
+
+def evaluate(
+    method: Method,
+    likelihood: Likelihood,
+    y: Float[Array, " P"],
+    observed: Bool[Array, ""],
+    marginal: Gaussian,
+    site: Sites,
+) -> RowView:
+    """Look at one row's likelihood around its marginal. A row that is not observed contributes nothing."""
+    target = method.target
+    proper = jnp.ones((), dtype=bool)
+    point = marginal
+    if target.power > 0.0:
+        without = cavity(marginal, site, target.power)
+        point, proper = without.gaussian, without.proper
+    expansion = target.expand(likelihood, y, point, method.cubature)
+    hessian = method.curvature.evaluate(target, likelihood, y, point, method.cubature, expansion)
+    energy = row_energy(
+        target.energy, method.energy_power, likelihood, y, marginal, site, method.cubature
+    )
+    objective = row_log_joint(likelihood, y, marginal) if method.objective == "log_joint" else energy.value
+    view = RowView(point, expansion, hessian, energy.value, objective, proper & energy.proper)
+    nothing = jax.tree.map(jnp.zeros_like, view)
+    nothing = eqx.tree_at(lambda v: (v.point, v.proper), nothing, (marginal, jnp.ones((), dtype=bool)))
+    return jax.tree.map(lambda seen, empty: jnp.where(observed, seen, empty), view, nothing)
+
+
+def propose(
+    method: Method,
+    view: RowView,
+    observed: Bool[Array, ""],
+    site: Sites,
+    state: Any,
+    step_size: Float[Array, ""],
+) -> tuple[Sites, Any]:
+    """One row's proposed site (`eq:local-update` with ρ = 1) and the curvature state to carry."""
+    hessian, carried = method.curvature.advance(
+        method.target, view.hessian, view.expansion, view.point, state
+    )
+    gradient = view.expansion.gradient
+    power = method.target.power
+    if power > 0.0:
+        if isinstance(method.curvature, QuasiNewton):
+            hessian = shrink_to_keep_positive(hessian, small_root(view.point.covariance), power)
+        gradient, hessian = rescale(gradient, hessian, view.point.covariance, power)
+    if method.safeguard is not None:
+        hessian = method.safeguard.correct(hessian, site, step_size)
+    proposed = Sites(gradient - hessian @ view.point.mean, -hessian)
+    return jax.tree.map(lambda leaf: jnp.where(observed, leaf, jnp.zeros_like(leaf)), proposed), carried
+
+
+def rescale(
+    gradient: Float[Array, " D"], hessian: Float[Array, "D D"], covariance: Float[Array, "D D"], power: float
+) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """R∇L̄ and R∇²L̄ with R = C⁻¹(α∇²L̄ + C⁻¹)⁻¹ = (I + α∇²L̄ C)⁻¹, from the cavity to the posterior."""
+    matrix = jnp.eye(gradient.shape[0]) + power * hessian @ covariance
+    return small_solve(matrix, gradient), symmetrise(small_solve(matrix, hessian))
+
+
+def residual(marginal: Gaussian, site: Sites, proposed: Sites) -> Float[Array, " K"]:
+    """How far one row is from its fixed point, in units of its own marginal.
+
+    The first D entries are Lᵀ(λ* − λ − (Λ* − Λ)m), the move of the mean in posterior standard deviations;
+    the others Lᵀ(Λ* − Λ)L, the relative change of the precision (C = LLᵀ).
+    """
+    root = small_root(marginal.covariance)
+    gap = proposed.precision - site.precision
+    move = proposed.linear - site.linear - gap @ marginal.mean
+    return jnp.concatenate([root.T @ move, jnp.ravel(root.T @ gap @ root)])

@@ -1,0 +1,82 @@
+"""Double precision without touching anyone's settings, and hyperparameters that survive it.
+
+JAX truncates to single precision unless `jax_enable_x64` is set. newtongp never sets it globally:
+every public entry point runs inside `jax.enable_x64(True)` and hands back NumPy arrays, which no
+later JAX setting can truncate. Hyperparameters are NumPy float64 arrays for the same reason.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+import jax
+import numpy as np
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_T = TypeVar("_T")
+
+
+def in_double(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Run `function` with 64-bit JAX types, whatever the program around it has chosen.
+
+    >>> import jax.numpy as jnp
+    >>> str(in_double(lambda: jnp.ones(3))().dtype)
+    'float64'
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        with jax.enable_x64(True):
+            return function(*args, **kwargs)
+
+    return wrapped
+
+
+def to_host(tree: _T) -> _T:
+    """Every JAX array in `tree` as a NumPy array (a view where that is possible)."""
+    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def parameter(
+    value,
+    name: str,
+    *,
+    lower: float = -np.inf,
+    upper: float = np.inf,
+    strict: bool = True,
+    max_ndim: int = 0,
+):
+    """`value` as a float64 hyperparameter, checked against its range.
+
+    Tracers pass through unchecked, so that modules can be rebuilt inside `jax.jit` and `jax.grad`.
+
+    >>> float(parameter(2, "variance", lower=0.0))
+    2.0
+    >>> parameter(-1.0, "variance", lower=0.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: variance must be greater than 0, got -1.0
+    """
+    if isinstance(value, jax.core.Tracer):
+        return value
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} must be a number{' or a vector' if max_ndim else ''}, got {value!r}") from None
+    if array.ndim > max_ndim:
+        wanted = "a single number" if max_ndim == 0 else f"an array with at most {max_ndim} dimension(s)"
+        raise ValueError(f"{name} must be {wanted}, got an array of shape {array.shape}")
+    if array.size == 0:
+        raise ValueError(f"{name} must not be empty, got {value!r}")
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    too_low = (array <= lower) if strict else (array < lower)
+    too_high = (array >= upper) if strict else (array > upper)
+    if np.any(too_low) or np.any(too_high):
+        word = "greater than" if strict else "at least"
+        below = "less than" if strict else "at most"
+        bounds = [f"{word} {lower:g}"] if np.isfinite(lower) else []
+        bounds += [f"{below} {upper:g}"] if np.isfinite(upper) else []
+        raise ValueError(f"{name} must be {' and '.join(bounds)}, got {value!r}")
+    return array

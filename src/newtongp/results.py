@@ -1,0 +1,172 @@
+"""How inference ended, in words, and everything it found."""
+
+import enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .gaussian import Gaussian, Sites
+from .model import Model
+from .priors.base import Posterior
+
+if TYPE_CHECKING:
+    from .predict import Prediction
+
+
+class Status(enum.IntEnum):
+    """How inference ended. Every ending has a name and a sentence.
+
+    >>> Status.CONVERGED.ok
+    True
+    >>> "step" in Status.MAX_STEPS.sentence
+    True
+    """
+
+    RUNNING = 0
+    CONVERGED = 1
+    MAX_STEPS = 2
+    STEP_TOO_SMALL = 3
+    IMPROPER_POSTERIOR = 4
+    IMPROPER_CAVITY = 5
+    NON_FINITE = 6
+
+    @property
+    def ok(self) -> bool:
+        """Whether the fixed point was reached."""
+        return self is Status.CONVERGED
+
+    @property
+    def failed(self) -> bool:
+        """Whether the run broke down, so that only its last good step is left."""
+        return self in (Status.IMPROPER_POSTERIOR, Status.IMPROPER_CAVITY, Status.NON_FINITE)
+
+    @property
+    def sentence(self) -> str:
+        """What happened, and what to try next."""
+        return _SENTENCES[self]
+
+
+_SENTENCES = {
+    Status.RUNNING: "Inference has not ended yet.",
+    Status.CONVERGED: "Converged: a further step would move no marginal by more than the tolerance.",
+    Status.MAX_STEPS: (
+        "The number of steps ran out before convergence: raise max_steps, or continue with sites=result.sites."
+    ),
+    Status.STEP_TOO_SMALL: (
+        "No step, however short, improved on the last one: the answer is as good as rounding and cubature "
+        "allow. If the residual is large, try a cubature with more nodes."
+    ),
+    Status.IMPROPER_POSTERIOR: (
+        "A step led to a posterior that is not a distribution; the last good step was kept. Use the default "
+        "step, a smaller rho, or a method with PSD sites (GaussNewton, QuasiNewton, Heuristic)."
+    ),
+    Status.IMPROPER_CAVITY: (
+        "A step led to a cavity that is not a distribution; the last good step was kept. Use the default "
+        "step, a smaller rho, or a smaller power."
+    ),
+    Status.NON_FINITE: (
+        "A step led to infinite or undefined values; the last good step was kept. Use the default step or a "
+        "smaller rho, and check the scale of the data against the prior's variance."
+    ),
+}
+
+
+class ConvergenceWarning(UserWarning):
+    """Inference ended with a usable answer that is not a fixed point."""
+
+
+class InferenceError(RuntimeError):
+    """Inference broke down. `result` has the last good step."""
+
+    def __init__(self, result: "Result"):
+        super().__init__(f"{result.status.name.lower()}: {result.status.sentence}")
+        self.result = result
+
+
+class History:
+    """One entry a step: the energy, what the step controls, and the step size."""
+
+    def __init__(self, energy: np.ndarray, objective: np.ndarray, step_size: np.ndarray):
+        self.energy = energy
+        self.objective = objective
+        self.step_size = step_size
+
+    def __len__(self) -> int:
+        return len(self.energy)
+
+    def __repr__(self) -> str:
+        return f"History of {len(self)} step(s)"
+
+
+class Result:
+    """What inference found: q(f), its energy, how it got there, and predictions from it.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
+    >>> result = ng.infer(model, [0.0, 1.0, 2.0], [1, 0, 3])
+    >>> result.status.name
+    'CONVERGED'
+    >>> result.predict([0.5]).mean.shape
+    (1,)
+    """
+
+    def __init__(
+        self,
+        *,
+        model: Model,
+        method: Any,
+        status: Status,
+        energy: float,
+        residual: float,
+        steps: int,
+        history: History,
+        sites: Sites,
+        posterior: Posterior,
+    ):
+        self.model = model
+        self.method = method
+        self.status = status
+        self.energy = energy
+        self.residual = residual
+        self.steps = steps
+        self.history = history
+        self.sites = sites
+        self.posterior = posterior
+
+    def __repr__(self) -> str:
+        return (
+            f"Result: {self.status.name.lower()} after {self.steps} step(s), energy {self.energy:.6g}, "
+            f"residual {self.residual:.1e}"
+        )
+
+    def predict(self, x_new: Any, **row_parameters: Any) -> "Prediction":
+        """Predictions of y (and f) at new inputs; see `Prediction`.
+
+        `row_parameters` are the likelihood's per-row numbers at the new inputs, such as `exposure`.
+        """
+        from . import predict
+
+        return predict.predict(self, x_new, **row_parameters)
+
+    def log_density(self, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
+        """log E_q[p(y* | f*)], one value a row; NaN in `y_new` gives NaN."""
+        from . import predict
+
+        return predict.log_density(self, x_new, y_new, **row_parameters)
+
+    def sample(self, key: Any, x_new: Any, n: int) -> np.ndarray:
+        """n joint draws of f at new inputs, shape (n, M, D). `key` is a JAX key or an integer seed."""
+        from . import predict
+
+        return predict.sample(self, key, x_new, n)
+
+    def sample_y(self, key: Any, x_new: Any, n: int, **row_parameters: Any) -> np.ndarray:
+        """n draws of y at new inputs, each given a joint draw of f; shape (n, M) or (n, M, P)."""
+        from . import predict
+
+        return predict.sample_y(self, key, x_new, n, **row_parameters)
+
+    @property
+    def marginals(self) -> Gaussian:
+        """The marginals of f at the data, in the order of its rows."""
+        return self.posterior.marginals

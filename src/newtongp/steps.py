@@ -1,0 +1,258 @@
+"""How far the sites move towards the proposal, and when a move is refused.
+
+A step sees numbers, not models: whether the trial is sound (posterior and cavities proper, all values
+finite), the objective and the fixed-point residual before and after. It answers with a verdict.
+"""
+
+import abc
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .gaussian import Sites, interpolate
+from .precision import parameter
+
+_SHORTEST = 1e-9
+"""A step below this changes nothing that double precision can see."""
+
+
+class Outcome(eqx.Module):
+    """What a step needs to know of one point."""
+
+    sound: Bool[Array, ""]
+    objective: Float[Array, ""]
+    rounding: Float[Array, ""]
+    """Changes of the objective below this are rounding."""
+    residual: Float[Array, ""]
+    """Root mean square of the fixed-point residual over rows, in marginal standard deviations."""
+
+
+class Move(eqx.Module):
+    """Where a step starts from and where it is asked to go, with the fixed-point residuals of every row."""
+
+    sites: Sites
+    proposal: Sites
+    residuals: Float[Array, "N K"]
+
+
+class Verdict(eqx.Module):
+    """Whether the trial is accepted, the step's next state, and whether there is no point in going on."""
+
+    accept: Bool[Array, ""]
+    state: Any
+    give_up: Bool[Array, ""]
+
+
+class Step(eqx.Module):
+    """A rule for step sizes."""
+
+    monitors: ClassVar[str]
+    """What `history.objective` holds: "objective" or "residual"."""
+
+    @abc.abstractmethod
+    def start(self, sites: Sites, stationary: bool) -> Any:
+        """The state before the first step."""
+
+    @abc.abstractmethod
+    def size(self, state: Any) -> Float[Array, ""]:
+        """ρ for the next trial."""
+
+    @abc.abstractmethod
+    def trial(self, state: Any, move: Move) -> Sites:
+        """The sites to try."""
+
+    @abc.abstractmethod
+    def judge(
+        self, state: Any, move: Move, before: Outcome, after: Outcome, psd: Bool[Array, ""]
+    ) -> Verdict:
+        """Accept or refuse the trial; `psd` says whether its precisions are as PSD as the method promises."""
+
+
+class Constant(Step):
+    """The same ρ at every step, as in the paper. Stops at the first trial that is not sound.
+
+    >>> Constant(1.5)
+    Traceback (most recent call last):
+        ...
+    ValueError: rho must be greater than 0 and at most 1, got 1.5
+    """
+
+    monitors = "residual"
+    rho: Any
+
+    def __init__(self, rho: float = 1.0):
+        self.rho = parameter(rho, "rho")
+        if isinstance(self.rho, np.ndarray) and not 0.0 < self.rho <= 1.0:
+            raise ValueError(f"rho must be greater than 0 and at most 1, got {rho!r}")
+
+    def start(self, sites, stationary):
+        return None
+
+    def size(self, state):
+        return jnp.asarray(self.rho)
+
+    def trial(self, state, move):
+        return interpolate(move.sites, move.proposal, self.size(state))
+
+    def judge(self, state, move, before, after, psd):
+        return Verdict(after.sound, state, ~after.sound)
+
+
+class Backtracking(Step):
+    """Full steps, halved until the trial is sound and the objective has not risen; doubled after success.
+
+    For methods whose fixed points are the stationary points of an objective. Where the objective can no
+    longer tell two points apart, the fixed-point residual must not grow instead.
+
+    >>> float(Backtracking(shorten=0.25).shorten)
+    0.25
+    """
+
+    monitors = "objective"
+    shorten: Any
+    lengthen: Any
+
+    def __init__(self, shorten: float = 0.5, lengthen: float = 2.0):
+        self.shorten = parameter(shorten, "shorten", lower=0.0, upper=1.0)
+        self.lengthen = parameter(lengthen, "lengthen", lower=1.0, strict=False)
+
+    def start(self, sites, stationary):
+        return jnp.ones(())
+
+    def size(self, state):
+        return state
+
+    def trial(self, state, move):
+        return interpolate(move.sites, move.proposal, state)
+
+    def judge(self, state, move, before, after, psd):
+        change = after.objective - before.objective
+        flat = jnp.abs(change) <= after.rounding
+        fallen = jnp.where(flat, after.residual <= before.residual, change < 0.0)
+        accept = after.sound & fallen
+        longer = jnp.minimum(1.0, self.lengthen * state)
+        shorter = self.shorten * state
+        return Verdict(accept, jnp.where(accept, longer, shorter), ~accept & (shorter < _SHORTEST))
+
+
+_MEMORY = 5
+
+
+class _DampedState(eqx.Module):
+    """ρ, the last accepted residuals, and the memory of the acceleration."""
+
+    size: Float[Array, ""]
+    recent: Float[Array, " M"]
+    points: Float[Array, "M V"]
+    moves: Float[Array, "M V"]
+    residuals: Float[Array, "M K"]
+    filled: Any
+    """How many entries of the memory can be used."""
+    accelerate: Bool[Array, ""]
+    """Whether the next trial is an accelerated one."""
+
+
+class Damped(Step):
+    """Steps for methods that have fixed points but no objective: power EP, posterior linearisation, ...
+
+    A trial is accepted when it is sound and its fixed-point residual does not exceed the largest of the last
+    few; otherwise ρ is halved. Once ρ is down to `patient` a growing residual is put up with, since it may
+    have to grow on the way to the fixed point. Anderson acceleration is tried at each step, and kept only
+    where it is sound and lowers the residual.
+
+    >>> Damped(accelerate=False).accelerate
+    False
+    """
+
+    monitors = "residual"
+    rho: Any
+    patient: Any
+    accelerate: bool = eqx.field(static=True)
+
+    def __init__(self, rho: float = 1.0, patient: float = 0.05, accelerate: bool = True):
+        self.rho = Constant(rho).rho
+        self.patient = parameter(patient, "patient", lower=0.0, upper=1.0)
+        self.accelerate = bool(accelerate)
+
+    def start(self, sites, stationary):
+        rows = sites.linear.shape[0]
+        latents = sites.linear.shape[1]
+        width = rows * (latents + latents**2)
+        # A method that remembers (quasi-Newton) is no fixed map, and has nothing to extrapolate from.
+        slots = _MEMORY if self.accelerate and stationary else 0
+        return _DampedState(
+            jnp.asarray(self.rho, dtype=float),
+            jnp.full(_MEMORY, jnp.inf),
+            jnp.zeros((slots, width)),
+            jnp.zeros((slots, width)),
+            jnp.zeros((slots, width)),
+            jnp.zeros((), dtype=int),
+            jnp.zeros((), dtype=bool),
+        )
+
+    def size(self, state):
+        return state.size
+
+    def trial(self, state, move):
+        plain = interpolate(move.sites, move.proposal, state.size)
+        if state.points.shape[0] == 0:
+            return plain
+        accelerated = _anderson(state, *_as_vectors(move))
+        return _unflatten(jnp.where(state.accelerate, accelerated, _flatten(plain)), move.sites)
+
+    def judge(self, state, move, before, after, psd):
+        lower = after.residual < before.residual
+        limit = jnp.max(jnp.where(jnp.isfinite(state.recent), state.recent, before.residual))
+        bearable = (after.residual <= limit) | (state.size <= self.patient)
+        accept = after.sound & jnp.where(state.accelerate, lower & psd, bearable)
+        # A failed acceleration costs one trial and the memory, not step length.
+        shorter = jnp.where(state.accelerate, state.size, 0.5 * state.size)
+        longer = jnp.where(lower, jnp.minimum(1.0, 1.5 * state.size), state.size)
+        filled = jnp.where(accept, jnp.minimum(state.filled + 1, _MEMORY), 0)
+        points, moves, residuals = state.points, state.moves, state.residuals
+        if state.points.shape[0] > 0:
+            points, moves, residuals = (
+                jnp.where(accept, jnp.concatenate([old[1:], new[None, :]]), old)
+                for old, new in zip((points, moves, residuals), _as_vectors(move), strict=True)
+            )
+        judged = _DampedState(
+            jnp.where(accept, longer, shorter),
+            jnp.where(accept, jnp.concatenate([state.recent[1:], after.residual[None]]), state.recent),
+            points,
+            moves,
+            residuals,
+            filled,
+            accept & (filled >= 2) & (points.shape[0] > 0),
+        )
+        return Verdict(accept, judged, ~accept & (shorter < _SHORTEST))
+
+
+def _as_vectors(move: Move) -> tuple[Array, Array, Array]:
+    """A move's point, its direction and its residuals, each as one vector."""
+    point = _flatten(move.sites)
+    return point, _flatten(move.proposal) - point, jnp.ravel(move.residuals)
+
+
+def _anderson(state: _DampedState, point, move, residual):
+    """Anderson's extrapolation: the combination of remembered points whose residual is smallest."""
+    index = jnp.arange(state.points.shape[0])
+    usable = (index >= state.points.shape[0] - state.filled)[:, None]
+    residuals = jnp.where(usable, residual[None, :] - state.residuals, 0.0)
+    points = jnp.where(usable, point[None, :] - state.points, 0.0)
+    moves = jnp.where(usable, move[None, :] - state.moves, 0.0)
+    normal = residuals @ residuals.T
+    ridge = 1e-12 * jnp.trace(normal) + jnp.where(usable[:, 0], 1e-300, 1.0)
+    mix = jnp.linalg.solve(normal + jnp.diag(jnp.broadcast_to(ridge, index.shape)), residuals @ residual)
+    return point + state.size * move - mix @ (points + state.size * moves)
+
+
+def _flatten(sites: Sites) -> Float[Array, " V"]:
+    return jnp.concatenate([jnp.ravel(sites.linear), jnp.ravel(sites.precision)])
+
+
+def _unflatten(vector: Float[Array, " V"], like: Sites) -> Sites:
+    cut = like.linear.size
+    return Sites(vector[:cut].reshape(like.linear.shape), vector[cut:].reshape(like.precision.shape))

@@ -1,0 +1,141 @@
+"""Far latents: values and derivatives stay finite, and right where the truth is known."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import scipy.special
+
+from newtongp import likelihoods as lk
+from newtongp.likelihoods import links
+from newtongp.likelihoods.special import log_rising_factorial
+
+# All vectors are padded to this: functions of one size share their compiled primitives.
+SIZE = 108
+
+
+@pytest.fixture(autouse=True)
+def strict_double():
+    with jax.enable_x64(True), jax.numpy_rank_promotion("raise"):
+        yield
+
+
+def with_derivatives(function, order=2):
+    """The function and its derivatives in its last argument, over vectors."""
+
+    def every(*args):
+        last, result, derivative = len(args) - 1, [], function
+        for _ in range(order + 1):
+            result.append(derivative(*args))
+            derivative = jax.grad(derivative, argnums=last)
+        return tuple(result)
+
+    def padded(*args):
+        size = len(args[0])
+        parts = jax.vmap(every)(*(jnp.pad(arg, (0, SIZE - size), mode="edge") for arg in args))
+        return tuple(np.asarray(part)[:size] for part in parts)
+
+    return padded
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "values"),
+    [
+        (lk.Gamma(0.5), [1e-3, 1.0, 50.0]),
+        (lk.Gamma(2.0, "softplus"), [1e-3, 1.0, 50.0]),
+        (lk.Exponential("softplus"), [0.0, 1.0, 50.0]),
+        (lk.Beta(2.0), [1e-3, 0.5, 0.999]),
+        (lk.Beta(2.0, "logit", 0.1), [1e-3, 0.5, 0.999]),
+        (lk.StudentT(3.0, 0.1), [-100.0, 0.0, 30.0]),
+        (lk.Poisson(), [0.0, 1.0, 300.0]),
+        (lk.Poisson("softplus", exposure=0.1), [0.0, 1.0, 300.0]),
+        (lk.NegativeBinomial(0.3), [0.0, 1.0, 300.0]),
+        (lk.NegativeBinomial(1e-10, "softplus"), [0.0, 1.0, 300.0]),
+        (lk.Binomial(30), [0.0, 11.0, 30.0]),
+        (lk.Binomial(30, "probit"), [0.0, 11.0, 30.0]),
+        (lk.Binomial(30, "probit", 0.01), [0.0, 11.0, 30.0]),
+        (lk.Bernoulli(), [0.0, 1.0, 1.0]),
+        (lk.Bernoulli("logit"), [0.0, 1.0, 1.0]),
+        (lk.Bernoulli(lapse=0.01), [0.0, 1.0, 1.0]),
+    ],
+)
+def test_finite_value_gradient_and_hessian(likelihood, values):
+    latents = np.concatenate([np.linspace(-40.0, 40.0, SIZE // 3 - 3), [-5.0, -20.0, 1e-300]])
+    y, f = (grid.ravel() for grid in np.meshgrid(values, latents))
+    for part in with_derivatives(likelihood.log_prob)(y, f):
+        assert np.all(np.isfinite(part))
+
+
+def test_log_ndtr_and_its_derivatives():
+    x = np.array([-1e4, -300.0, -40.0, -20.0, -10.0, -5.1, -5.0, -4.9, -1.0, 0.0, 1.0, 5.0, 30.0, 1e3])
+    value, first, second, third = with_derivatives(links.log_ndtr, order=3)(x)
+    np.testing.assert_allclose(value, scipy.special.log_ndtr(x), rtol=1e-12)
+    hazard = np.sqrt(2 / np.pi) / scipy.special.erfcx(-x / np.sqrt(2))
+    np.testing.assert_allclose(first, hazard, rtol=1e-12, atol=1e-300)
+    # The closed form cancels: it is a reference only where it keeps its digits.
+    middle = np.abs(x) <= 40.0
+    np.testing.assert_allclose(second[middle], (-hazard * (hazard + x))[middle], rtol=1e-9, atol=1e-150)
+    # -1 + 1/x^2 - 6/x^4 + ... far out.
+    far = x <= -40.0
+    np.testing.assert_allclose(second[far], -1.0 + 1.0 / x[far] ** 2 - 6.0 / x[far] ** 4, atol=1e-7)
+    assert np.all(np.isfinite(third))
+
+
+def test_log_ndtr_is_continuous_where_its_formulas_meet():
+    x = -5.0 + np.array([-1e-9, 0.0, 1e-9])
+    for part in with_derivatives(links.log_ndtr)(x):
+        np.testing.assert_allclose(part, part[1], rtol=1e-8)
+        assert abs(part[0] - 2.0 * part[1] + part[2]) < 1e-12
+
+
+def test_log_softplus():
+    f = np.array([-800.0, -50.0, -20.001, -20.0, -19.999, -1.0, 0.0, 3.0, 40.0, 800.0])
+    value, first, second = with_derivatives(lambda latent: links.log_positive("softplus", latent))(f)
+    with np.errstate(divide="ignore"):
+        reference = np.where(f < -30.0, f, np.log(np.logaddexp(f, 0.0)))
+    np.testing.assert_allclose(value, reference, rtol=1e-13)
+    slope = np.where(f < -100.0, 1.0, scipy.special.expit(f) / np.maximum(np.logaddexp(f, 0.0), 1e-300))
+    np.testing.assert_allclose(first, slope, rtol=1e-8)
+    assert np.all(np.isfinite(second)) and np.all(second <= 1e-15)
+
+
+@pytest.mark.parametrize("link", links.PROBABILITY)
+@pytest.mark.parametrize("lapse", [0.0, 1e-12, 0.2])
+def test_log_probability_agrees_with_probability(link, lapse):
+    f = np.linspace(-8.0, 8.0, 17)
+    p = np.asarray(links.probability(link, f, lapse))
+    np.testing.assert_allclose(links.log_probability(link, f, lapse), np.log(p), rtol=1e-11, atol=1e-15)
+    np.testing.assert_allclose(p + links.probability(link, -f, lapse), 1.0, rtol=1e-14)
+
+
+def test_derivative_in_the_lapse_is_right_where_there_is_none():
+    f = np.array([-3.0, 0.5, 4.0, -60.0])
+    slope = np.asarray(
+        jax.vmap(jax.grad(lambda lapse, x: links.log_probability("probit", x, lapse)), (None, 0))(0.0, f)
+    )
+    p = scipy.special.ndtr(f[:3])
+    np.testing.assert_allclose(slope[:3], (1.0 - 2.0 * p) / p, rtol=1e-12)
+    assert np.isfinite(slope[3])
+
+
+def test_links_work_in_single_precision():
+    with jax.enable_x64(False):
+        f = jnp.array([-40.0, -5.0, 0.0, 5.0, 40.0], dtype=jnp.float32)
+        for link in links.PROBABILITY:
+            for part in with_derivatives(lambda x, link=link: links.log_probability(link, x))(f):
+                assert part.dtype == jnp.float32 and np.all(np.isfinite(part))
+
+
+def test_log_rising_factorial():
+    r = np.array([1e-3, 2.0, 99.0, 101.0, 1e4, 1e15])
+    y = np.array([4.0, 0.0, 30.0, 30.0, 7.0, 3.0])
+    exact = [sum(np.log(a + k) for k in range(int(b))) for a, b in zip(r, y, strict=True)]
+    np.testing.assert_allclose(log_rising_factorial(r, y), exact, rtol=1e-12, atol=1e-12)
+
+
+def test_hyperparameters_have_finite_derivatives():
+    cases = [(lk.NegativeBinomial(0.005), 3.0), (lk.NegativeBinomial(0.5), 3.0), (lk.Beta(2.0), 0.3)]
+    cases += [(lk.StudentT(), 0.3), (lk.Gamma(), 0.3), (lk.Bernoulli(), 1.0), (lk.Binomial(3, "probit"), 0.0)]
+    for likelihood, y in cases:
+        slopes = jax.grad(lambda lik, value=y: lik.log_prob(value, 0.4))(likelihood)
+        assert all(np.isfinite(leaf) for leaf in jax.tree.leaves(slopes))
