@@ -5,6 +5,7 @@ around its new marginal, and let the step judge. A trial that is accepted at onc
 because its posterior and its view of the likelihood are the next step's.
 """
 
+import functools
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -16,13 +17,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from . import data as data_room
-from .gaussian import Sites
+from .gaussian import Gaussian, Sites
 from .likelihoods.base import Likelihood, row_axes
 from .linalg import smallest_eigenvalue
 from .methods import first_order
 from .methods.curvature import rows_of
 from .methods.presets import VI, FirstOrderVI
-from .methods.rule import Method, RowView, evaluate, propose, residual
+from .methods.rule import Method, RowNumbers, evaluate, propose, residual
+from .methods.view import RowView
 from .model import Model
 from .precision import in_double, to_host
 from .priors.base import Conditioned, Prior
@@ -54,11 +56,13 @@ class _Point(eqx.Module):
     sites: Sites
     memory: Any
     """What the method carries: quasi-Newton's matrices, Adam's moments, or nothing."""
-    conditioned: Conditioned
+    marginals: Gaussian
     views: RowView
     residuals: Float[Array, "N K"]
     energy: Float[Array, ""]
     outcome: Outcome
+    failure: Any
+    """Which status to end with if this point is not sound."""
 
 
 class _Loop(eqx.Module):
@@ -77,20 +81,20 @@ def _local(method: Method | FirstOrderVI) -> Method:
     return VI(cubature=method.cubature) if isinstance(method, FirstOrderVI) else method
 
 
-def _look(problem: _Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView]:
+def _look(problem: _Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
     """Condition on the sites and look at every row's likelihood around its marginal."""
     conditioned = problem.prior.marginals(problem.workspace, sites)
-    views = jax.vmap(
+    views, numbers = jax.vmap(
         lambda likelihood, y, observed, marginal, site: evaluate(
             method, likelihood, y, observed, marginal, site
         ),
         in_axes=(row_axes(problem.likelihood), 0, 0, 0, 0),
     )(problem.likelihood, problem.y, problem.observed, conditioned.marginals, sites)
-    return conditioned, views
+    return conditioned, views, numbers
 
 
-def _energy(conditioned: Conditioned, views: RowView) -> Float[Array, ""]:
-    return jnp.sum(views.energy) - conditioned.log_normaliser
+def _energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
+    return jnp.sum(numbers.energy) - conditioned.log_normaliser
 
 
 def _propose(
@@ -101,17 +105,18 @@ def _propose(
         local = _local(method)
 
         def free_energy(sites: Sites) -> Float[Array, ""]:
-            return _energy(*_look(problem, local, _mask(problem, sites)))
+            conditioned, _, numbers = _look(problem, local, _mask(problem, sites))
+            return _energy(conditioned, numbers)
 
         proposal, memory = first_order.advance(free_energy, point.memory, method.learning_rate)
         return _mask(problem, proposal), memory
-    return _propose_rows(problem, method, point, step_size)
+    return _propose_rows(problem, method, point.views, point.sites, point.memory, step_size)
 
 
-def _propose_rows(problem, method: Method, point: _Point, step_size) -> tuple[Sites, Any]:
+def _propose_rows(problem, method: Method, views, sites, memory, step_size) -> tuple[Sites, Any]:
     return jax.vmap(
         lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size)
-    )(point.views, problem.observed, point.sites, point.memory)
+    )(views, problem.observed, sites, memory)
 
 
 def _mask(problem: _Problem, sites: Sites) -> Sites:
@@ -126,25 +131,23 @@ def _mask(problem: _Problem, sites: Sites) -> Sites:
 def _measure(problem: _Problem, method, sites: Sites, memory: Any) -> _Point:
     """Everything about one point."""
     local = _local(method)
-    conditioned, views = _look(problem, local, sites)
-    energy = _energy(conditioned, views)
+    conditioned, views, numbers = _look(problem, local, sites)
+    energy = _energy(conditioned, numbers)
     objective = energy
     if local.objective == "log_joint":
-        objective = jnp.sum(views.objective) + 0.5 * conditioned.distance
+        objective = jnp.sum(numbers.objective) + 0.5 * conditioned.distance
     # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
-    unmeasured = _Point(sites, None, conditioned, views, jnp.zeros(()), energy, jnp.zeros(()))
     row_memory = None if isinstance(method, FirstOrderVI) else memory
-    unmeasured = eqx.tree_at(
-        lambda p: p.memory, unmeasured, row_memory, is_leaf=lambda leaf: leaf is None
-    )
-    proposal, _ = _propose_rows(problem, local, unmeasured, jnp.zeros(()))
+    proposal, _ = _propose_rows(problem, local, views, sites, row_memory, jnp.zeros(()))
     residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
     size = jnp.sqrt(jnp.mean(residuals**2))
     finite = jnp.isfinite(energy) & jnp.isfinite(objective) & jnp.isfinite(size)
-    sound = conditioned.proper & jnp.all(views.proper) & finite
-    rounding = 1e-13 * (jnp.abs(objective) + jnp.sum(jnp.abs(views.objective)) + 1.0)
-    outcome = Outcome(sound, objective, rounding, size)
-    return _Point(sites, memory, conditioned, views, residuals, energy, outcome)
+    cavities = jnp.all(numbers.proper)
+    failure = jnp.where(cavities, Status.NON_FINITE.value, Status.IMPROPER_CAVITY.value)
+    failure = jnp.where(conditioned.proper, failure, Status.IMPROPER_POSTERIOR.value)
+    rounding = 1e-13 * (jnp.abs(objective) + jnp.sum(jnp.abs(numbers.objective)) + 1.0)
+    outcome = Outcome(conditioned.proper & cavities & finite, objective, rounding, size)
+    return _Point(sites, memory, conditioned.marginals, views, residuals, energy, outcome, failure)
 
 
 def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
@@ -152,14 +155,6 @@ def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
     if not _local(method).keeps_psd:
         return jnp.ones((), dtype=bool)
     return jnp.all(jax.vmap(smallest_eigenvalue)(sites.precision) >= 0.0)
-
-
-def _failure(point: _Point) -> Any:
-    """Why a trial is not sound."""
-    improper = jnp.where(
-        jnp.all(point.views.proper), Status.NON_FINITE.value, Status.IMPROPER_CAVITY.value
-    )
-    return jnp.where(point.conditioned.proper, improper, Status.IMPROPER_POSTERIOR.value)
 
 
 def _select(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
@@ -184,9 +179,9 @@ def _try(problem: _Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
     largest = jnp.max(jnp.abs(tried.residuals), initial=0.0)
     status = jnp.where(accept & (largest <= tol), Status.CONVERGED.value, Status.RUNNING.value)
     broken = isinstance(step, Constant)
-    ending = _failure(tried) if broken else Status.STEP_TOO_SMALL.value
+    ending = tried.failure if broken else Status.STEP_TOO_SMALL.value
     status = jnp.where(~accept & verdict.give_up, ending, status)
-    status = jnp.where(first & ~tried.outcome.sound, _failure(tried), status)
+    status = jnp.where(first & ~tried.outcome.sound, tried.failure, status)
 
     monitored = tried.outcome.objective if step.monitors == "objective" else tried.outcome.residual
     slot = jnp.where(accept & ~first, loop.steps % loop.history.energy.shape[0], -1)
@@ -222,11 +217,18 @@ def _prepare(prior: Prior, x: Float[Array, "N P"]) -> Any:
     return prior.prepare(x)
 
 
+@in_double
+def _posterior(problem: _Problem, sites: Sites) -> Any:
+    """q(f) with all that prediction needs."""
+    return to_host(_condition(problem, sites))
+
+
 @jax.jit
 def _condition(problem: _Problem, sites: Sites) -> Any:
     return problem.prior.condition(problem.workspace, sites)
 
 
+@functools.partial(jax.jit, static_argnums=4)
 def _begin(problem: _Problem, method, step: Step, sites: Sites, capacity: int) -> _Loop:
     """The loop before anything has been looked at."""
     rows, latents = sites.linear.shape
@@ -358,7 +360,8 @@ class _Run:
             steps=steps,
             history=History(kept.energy[:steps], kept.objective[:steps], kept.step_size[:steps]),
             sites=to_host(point.sites),
-            posterior=to_host(_condition(self.problem, point.sites)),
+            marginals=to_host(point.marginals),
+            condition=functools.partial(_posterior, self.problem, point.sites),
         )
 
 
@@ -440,7 +443,7 @@ class State:
     @property
     def posterior(self) -> Any:
         """q(f) after this step."""
-        return to_host(in_double(_condition)(self._problem, self.sites))
+        return _posterior(self._problem, self.sites)
 
 
 def iterate(

@@ -61,7 +61,7 @@ def parameter(
     if isinstance(value, jax.core.Tracer):
         return value
     try:
-        array = np.asarray(value, dtype=np.float64)
+        array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
         raise ValueError(f"{name} must be a number{' or a vector' if max_ndim else ''}, got {value!r}") from None
     if array.ndim > max_ndim:

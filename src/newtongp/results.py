@@ -1,6 +1,8 @@
 """How inference ended, in words, and everything it found."""
 
 import enum
+import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -121,7 +123,8 @@ class Result:
         steps: int,
         history: History,
         sites: Sites,
-        posterior: Posterior,
+        marginals: Gaussian,
+        condition: Callable[[], Posterior],
     ):
         self.model = model
         self.method = method
@@ -131,7 +134,8 @@ class Result:
         self.steps = steps
         self.history = history
         self.sites = sites
-        self.posterior = posterior
+        self.marginals = marginals
+        self._condition = condition
 
     def __repr__(self) -> str:
         return (
@@ -166,7 +170,7 @@ class Result:
 
         return predict.sample_y(self, key, x_new, n, **row_parameters)
 
-    @property
-    def marginals(self) -> Gaussian:
-        """The marginals of f at the data, in the order of its rows."""
-        return self.posterior.marginals
+    @functools.cached_property
+    def posterior(self) -> Posterior:
+        """q(f): marginals at the data in the order of its rows, and what is needed to predict anywhere."""
+        return self._condition()

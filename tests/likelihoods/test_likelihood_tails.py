@@ -10,9 +10,6 @@ from newtongp import likelihoods as lk
 from newtongp.likelihoods import links
 from newtongp.likelihoods.special import log_rising_factorial
 
-# All vectors are padded to this: functions of one size share their compiled primitives.
-SIZE = 108
-
 
 @pytest.fixture(autouse=True)
 def strict_double():
@@ -30,12 +27,7 @@ def with_derivatives(function, order=2):
             derivative = jax.grad(derivative, argnums=last)
         return tuple(result)
 
-    def padded(*args):
-        size = len(args[0])
-        parts = jax.vmap(every)(*(jnp.pad(arg, (0, SIZE - size), mode="edge") for arg in args))
-        return tuple(np.asarray(part)[:size] for part in parts)
-
-    return padded
+    return jax.jit(jax.vmap(every))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +52,7 @@ def with_derivatives(function, order=2):
     ],
 )
 def test_finite_value_gradient_and_hessian(likelihood, values):
-    latents = np.concatenate([np.linspace(-40.0, 40.0, SIZE // 3 - 3), [-5.0, -20.0, 1e-300]])
+    latents = np.concatenate([np.linspace(-40.0, 40.0, 33), [-5.0, -20.0, 1e-300]])
     y, f = (grid.ravel() for grid in np.meshgrid(values, latents))
     for part in with_derivatives(likelihood.log_prob)(y, f):
         assert np.all(np.isfinite(part))
@@ -96,7 +88,7 @@ def test_log_softplus():
     np.testing.assert_allclose(value, reference, rtol=1e-13)
     slope = np.where(f < -100.0, 1.0, scipy.special.expit(f) / np.maximum(np.logaddexp(f, 0.0), 1e-300))
     np.testing.assert_allclose(first, slope, rtol=1e-8)
-    assert np.all(np.isfinite(second)) and np.all(second <= 1e-15)
+    assert np.all(np.isfinite(second)) and np.all(np.asarray(second) <= 1e-15)
 
 
 @pytest.mark.parametrize("link", links.PROBABILITY)
@@ -110,9 +102,8 @@ def test_log_probability_agrees_with_probability(link, lapse):
 
 def test_derivative_in_the_lapse_is_right_where_there_is_none():
     f = np.array([-3.0, 0.5, 4.0, -60.0])
-    slope = np.asarray(
-        jax.vmap(jax.grad(lambda lapse, x: links.log_probability("probit", x, lapse)), (None, 0))(0.0, f)
-    )
+    in_lapse = jax.grad(links.log_probability, argnums=2)
+    slope = np.asarray(jax.jit(jax.vmap(lambda x: in_lapse("probit", x, 0.0)))(f))
     p = scipy.special.ndtr(f[:3])
     np.testing.assert_allclose(slope[:3], (1.0 - 2.0 * p) / p, rtol=1e-12)
     assert np.isfinite(slope[3])
@@ -137,5 +128,5 @@ def test_hyperparameters_have_finite_derivatives():
     cases = [(lk.NegativeBinomial(0.005), 3.0), (lk.NegativeBinomial(0.5), 3.0), (lk.Beta(2.0), 0.3)]
     cases += [(lk.StudentT(), 0.3), (lk.Gamma(), 0.3), (lk.Bernoulli(), 1.0), (lk.Binomial(3, "probit"), 0.0)]
     for likelihood, y in cases:
-        slopes = jax.grad(lambda lik, value=y: lik.log_prob(value, 0.4))(likelihood)
+        slopes = jax.jit(jax.grad(lambda lik, value=y: lik.log_prob(value, 0.4)))(likelihood)
         assert all(np.isfinite(leaf) for leaf in jax.tree.leaves(slopes))

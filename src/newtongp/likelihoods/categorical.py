@@ -5,6 +5,7 @@ from typing import ClassVar, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from . import links
 from . import support as supports
@@ -21,7 +22,7 @@ class Bernoulli(Likelihood):
     0.5
     """
 
-    lapse: jax.Array
+    lapse: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.binary
 

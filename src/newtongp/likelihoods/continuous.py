@@ -6,6 +6,8 @@ from typing import ClassVar, final
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 from jax.scipy.special import gammainc, gammaln, ndtr
 
 from ..precision import parameter
@@ -39,7 +41,7 @@ class Gaussian(Likelihood):
     0.25
     """
 
-    variance: jax.Array
+    variance: jax.Array | np.ndarray
     support: ClassVar[supports.Support] = supports.real
     gaussian_form: ClassVar[bool] = True
 
@@ -86,8 +88,8 @@ class StudentT(Likelihood):
     18.0
     """
 
-    df: jax.Array
-    scale: jax.Array
+    df: jax.Array | np.ndarray
+    scale: jax.Array | np.ndarray
     support: ClassVar[supports.Support] = supports.real
 
     def __init__(self, df=4.0, scale=1.0):
@@ -97,7 +99,7 @@ class StudentT(Likelihood):
 
     def moments_problem(self):
         """A sentence if df <= 2, where the variance is infinite."""
-        if isinstance(self.df, jax.core.Tracer) or self.df > 2.0:
+        if isinstance(self.df, Tracer) or self.df > 2.0:
             return None
         return f"StudentT with df = {float(self.df):g} has no covariance: use df > 2"
 
@@ -146,7 +148,7 @@ class Gamma(Likelihood):
     2.0
     """
 
-    shape: jax.Array
+    shape: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.positive
 
@@ -239,8 +241,8 @@ class Beta(Likelihood):
     0.0625
     """
 
-    concentration: jax.Array
-    lapse: jax.Array
+    concentration: jax.Array | np.ndarray
+    lapse: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.unit_interval
 
@@ -291,7 +293,7 @@ class LogNormal(Likelihood):
     0.5
     """
 
-    scale: jax.Array
+    scale: jax.Array | np.ndarray
     support: ClassVar[supports.Support] = supports.positive
 
     def __init__(self, scale=1.0):

@@ -6,6 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.scipy.special import gammaln
 
 from ..precision import parameter
@@ -21,7 +22,7 @@ def _positive_rows(value, name: str):
 
 def _positive_integer_rows(value, name: str):
     array = _positive_rows(value, name)
-    if not isinstance(array, jax.core.Tracer) and np.any(array != np.round(array)):
+    if not isinstance(array, Tracer) and np.any(array != np.round(array)):
         raise ValueError(f"{name} must be positive integers, got {value!r}")
     return array
 
@@ -36,7 +37,7 @@ class Poisson(Likelihood):
     10.0
     """
 
-    exposure: jax.Array
+    exposure: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.counts
     row_parameters: ClassVar[tuple[str, ...]] = ("exposure",)
@@ -95,8 +96,8 @@ class NegativeBinomial(Likelihood):
     4.0
     """
 
-    dispersion: jax.Array
-    exposure: jax.Array
+    dispersion: jax.Array | np.ndarray
+    exposure: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.counts
     row_parameters: ClassVar[tuple[str, ...]] = ("exposure",)
@@ -154,8 +155,8 @@ class Binomial(Likelihood):
     5.0
     """
 
-    trials: jax.Array
-    lapse: jax.Array
+    trials: jax.Array | np.ndarray
+    lapse: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.counts
     row_parameters: ClassVar[tuple[str, ...]] = ("trials",)

@@ -5,9 +5,11 @@ Both probability links are symmetric, 1 - p(f) = p(-f), so that the complement n
 
 import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 from ..precision import parameter
 
@@ -70,12 +72,12 @@ def lapse_rate(lapse):
     ValueError: lapse must be at least 0 and less than 0.5, got 0.5
     """
     lapse = parameter(lapse, "lapse")
-    if not isinstance(lapse, jax.core.Tracer) and not 0.0 <= lapse < 0.5:
+    if not isinstance(lapse, Tracer) and not 0.0 <= lapse < 0.5:
         raise ValueError(f"lapse must be at least 0 and less than 0.5, got {float(lapse)}")
     return lapse
 
 
-def probability(link: str, f, lapse=0.0):
+def probability(link: str, f, lapse: Any = 0.0):
     """p = lapse + (1 - 2 lapse) s(f), with s the normal or the logistic distribution function.
 
     >>> float(probability("probit", 0.0, lapse=0.1))
@@ -87,7 +89,7 @@ def probability(link: str, f, lapse=0.0):
     return lapse + (1.0 - 2.0 * lapse) * plain
 
 
-def log_probability(link: str, f, lapse=0.0):
+def log_probability(link: str, f, lapse: Any = 0.0):
     """log of `probability`; log(1 - p) is its value at -f.
 
     >>> round(float(log_probability("probit", -40.0)), 1)

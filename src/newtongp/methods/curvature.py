@@ -16,6 +16,7 @@ from ..linalg import outer, project_psd
 from ..precision import parameter
 from .expectation import rule_or_default
 from .target import Expansion, Target
+from .view import RowView
 
 
 class Curvature(eqx.Module):
@@ -42,14 +43,16 @@ class Curvature(eqx.Module):
         """What one row carries from step to step; None where there is nothing to carry."""
 
     @abc.abstractmethod
-    def advance(
-        self, target: Target, hessian: Float[Array, "D D"], expansion: Expansion, marginal: Gaussian, state: Any
-    ) -> tuple[Float[Array, "D D"], Any]:
+    def advance(self, view: RowView, state: Any) -> tuple[Float[Array, "D D"], Any]:
         """One row's Hessian for the next proposal, and the state to carry if that is accepted."""
 
+    @abc.abstractmethod
     def carry(self, old: Any, new: Any, step_size: Float[Array, ""]) -> Any:
-        """The state after a step of this size."""
-        return new
+        """The states of all rows after a step of this size."""
+
+    def needs_covariance_gradient(self, target: Target) -> bool:
+        """Whether `advance` looks at the target's gradient in the covariance."""
+        return self.name == "quasi_newton" and target.uses_covariance
 
 
 class Exact(Curvature):
@@ -63,8 +66,11 @@ class Exact(Curvature):
     def initial_state(self, target, num_latents):
         return None
 
-    def advance(self, target, hessian, expansion, marginal, state):
-        return hessian, state
+    def advance(self, view, state):
+        return view.hessian, state
+
+    def carry(self, old, new, step_size):
+        return new
 
 
 class GaussNewton(Curvature):
@@ -96,8 +102,11 @@ class GaussNewton(Curvature):
     def initial_state(self, target, num_latents):
         return None
 
-    def advance(self, target, hessian, expansion, marginal, state):
-        return hessian, state
+    def advance(self, view, state):
+        return view.hessian, state
+
+    def carry(self, old, new, step_size):
+        return new
 
 
 class QuasiNewtonState(eqx.Module):
@@ -142,14 +151,14 @@ class QuasiNewton(Curvature):
             np.zeros((size, size)), np.zeros(size), np.zeros(size), np.zeros((), dtype=bool)
         )
 
-    def advance(self, target, hessian, expansion, marginal, state):
-        dimension = marginal.mean.shape[0]
-        point, gradient = marginal.mean, expansion.gradient
-        if target.uses_covariance:
-            point = jnp.concatenate([point, jnp.ravel(marginal.covariance)])
-            gradient = jnp.concatenate([gradient, jnp.ravel(expansion.covariance_gradient)])
+    def advance(self, view, state):
+        dimension = view.gradient.shape[0]
+        point, gradient = view.point.mean, view.gradient
+        if view.covariance_gradient is not None:
+            point = jnp.concatenate([point, jnp.ravel(view.point.covariance)])
+            gradient = jnp.concatenate([gradient, jnp.ravel(view.covariance_gradient)])
         updated = bfgs(state.matrix, point - state.point, gradient - state.gradient, self.damping)
-        start = self._start(hessian, marginal, point.shape[0])
+        start = self._start(view.hessian, view.point, point.shape[0])
         matrix = jnp.where(state.started, updated, start)
         carried = QuasiNewtonState(matrix, point, gradient, jnp.ones((), dtype=bool))
         return matrix[:dimension, :dimension], carried

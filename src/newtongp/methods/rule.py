@@ -18,7 +18,8 @@ from ..linalg import small_root, small_solve, symmetrise
 from .curvature import Curvature, QuasiNewton, shrink_to_keep_positive
 from .energy import row_energy, row_log_joint
 from .safeguard import Safeguard
-from .target import Expansion, Target
+from .target import Target
+from .view import RowView
 
 
 class Method(eqx.Module):
@@ -69,17 +70,12 @@ class Method(eqx.Module):
         return 0.0 if self.safeguard is None else self.safeguard.initial_precision
 
 
-class RowView(eqx.Module):
-    """What the likelihood says around one row's marginal."""
+class RowNumbers(eqx.Module):
+    """One row's share of the energy and of the objective, and whether the cavities they need are proper."""
 
-    point: Gaussian
-    """Where the target was expanded: the marginal, or the cavity."""
-    expansion: Expansion
-    hessian: Float[Array, "*rows D D"]
     energy: Float[Array, "*rows"]
     objective: Float[Array, "*rows"]
     proper: Bool[Array, "*rows"]
-    """Whether the cavities that the update and the energy need are proper."""
 
 
 def evaluate(
@@ -89,24 +85,36 @@ def evaluate(
     observed: Bool[Array, ""],
     marginal: Gaussian,
     site: Sites,
-) -> RowView:
+) -> tuple[RowView, RowNumbers]:
     """Look at one row's likelihood around its marginal. A row that is not observed contributes nothing."""
     target = method.target
-    proper = jnp.ones((), dtype=bool)
-    point = marginal
+    point, proper = marginal, jnp.ones((), dtype=bool)
     if target.power > 0.0:
         without = cavity(marginal, site, target.power)
         point, proper = without.gaussian, without.proper
     expansion = target.expand(likelihood, y, point, method.cubature)
     hessian = method.curvature.evaluate(target, likelihood, y, point, method.cubature, expansion)
-    energy = row_energy(
-        target.energy, method.energy_power, likelihood, y, marginal, site, method.cubature
-    )
+    energy = row_energy(target.energy, method.energy_power, likelihood, y, marginal, site, method.cubature)
     objective = row_log_joint(likelihood, y, marginal) if method.objective == "log_joint" else energy.value
-    view = RowView(point, expansion, hessian, energy.value, objective, proper & energy.proper)
-    nothing = jax.tree.map(jnp.zeros_like, view)
-    nothing = eqx.tree_at(lambda v: (v.point, v.proper), nothing, (marginal, jnp.ones((), dtype=bool)))
-    return jax.tree.map(lambda seen, empty: jnp.where(observed, seen, empty), view, nothing)
+    nothing = jnp.zeros(())
+    slope = expansion.covariance_gradient if method.curvature.needs_covariance_gradient(target) else None
+    return (
+        RowView(
+            _where(observed, point, marginal),
+            jnp.where(observed, expansion.gradient, 0.0),
+            jnp.where(observed, hessian, 0.0),
+            None if slope is None else jnp.where(observed, slope, 0.0),
+        ),
+        RowNumbers(
+            jnp.where(observed, energy.value, nothing),
+            jnp.where(observed, objective, nothing),
+            ~observed | (proper & energy.proper),
+        ),
+    )
+
+
+def _where(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
 
 
 def propose(
@@ -118,10 +126,8 @@ def propose(
     step_size: Float[Array, ""],
 ) -> tuple[Sites, Any]:
     """One row's proposed site (`eq:local-update` with ρ = 1) and the curvature state to carry."""
-    hessian, carried = method.curvature.advance(
-        method.target, view.hessian, view.expansion, view.point, state
-    )
-    gradient = view.expansion.gradient
+    hessian, carried = method.curvature.advance(view, state)
+    gradient = view.gradient
     power = method.target.power
     if power > 0.0:
         if isinstance(method.curvature, QuasiNewton):

@@ -1,0 +1,17 @@
+"""What passes from looking at one row's likelihood to proposing its site."""
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from ..gaussian import Gaussian
+
+
+class RowView(eqx.Module):
+    """What a proposal needs of the likelihood around one row's marginal."""
+
+    point: Gaussian
+    """Where the target was expanded: the marginal, or the cavity."""
+    gradient: Float[Array, "*rows D"]
+    hessian: Float[Array, "*rows D D"]
+    covariance_gradient: Float[Array, "*rows D D"] | None
+    """Only for curvatures that look at the covariance too."""
