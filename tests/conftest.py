@@ -4,16 +4,35 @@ Double precision is not switched on here: the library has to work without that.
 """
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Two workers that each spin two BLAS threads on two cores are far slower than two that keep to one.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Tests compile hundreds of small programs and run each for milliseconds: compile quickly, not well. XLA ends
+# the process at a flag it does not know, so ask in another process first; the workers inherit the answer.
+_QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+if "XLA_FLAGS" not in os.environ:
+    probe = subprocess.run(
+        [sys.executable, "-c", "import jax; jax.jit(lambda x: x + 1)(1.0)"],
+        env={**os.environ, "XLA_FLAGS": _QUICK},
+        capture_output=True,
+    )
+    os.environ["XLA_FLAGS"] = _QUICK if probe.returncode == 0 else ""
 
 import jax
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
-install_import_hook("newtongp", "beartype.beartype")  # before anything imports newtongp
+# Shapes are checked in the rooms with numerics, before anything imports them. The rooms that face the user
+# check for themselves, with messages of their own.
+_NUMERICS = ("linalg", "gaussian", "cubature", "methods", "priors", "steps")
+install_import_hook([f"newtongp.{room}" for room in _NUMERICS], "beartype.beartype")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

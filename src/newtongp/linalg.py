@@ -121,7 +121,9 @@ def small_solve_lower(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) 
     return jnp.stack(rows)
 
 
-def small_solve_lower_transposed(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+def small_solve_lower_transposed(
+    factor: Float[Array, "D D"], right: Float[Array, "D *K"]
+) -> Float[Array, "D *K"]:
     """L⁻ᵀ right for a small lower triangular matrix."""
     flipped = factor[::-1, ::-1].T
     return small_solve_lower(flipped, right[::-1])[::-1]

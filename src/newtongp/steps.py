@@ -65,9 +65,7 @@ class Step(eqx.Module):
         """The sites to try."""
 
     @abc.abstractmethod
-    def judge(
-        self, state: Any, move: Move, before: Outcome, after: Outcome, psd: Bool[Array, ""]
-    ) -> Verdict:
+    def judge(self, state: Any, move: Move, before: Outcome, after: Outcome, psd: Bool[Array, ""]) -> Verdict:
         """Accept or refuse the trial; `psd` says whether its precisions are as PSD as the method promises."""
 
 
@@ -145,7 +143,7 @@ class _DampedState(eqx.Module):
     """ρ, the last accepted residuals, and the memory of the acceleration."""
 
     size: Float[Array, ""]
-    recent: Float[Array, " M"]
+    recent: Float[Array, " R"]
     points: Float[Array, "M V"]
     moves: Float[Array, "M V"]
     residuals: Float[Array, "M K"]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from ..cubature import Cubature, has_negative_weights
 from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood
-from ..linalg import outer, project_psd
+from ..linalg import outer, project_psd, smallest_eigenvalue
 from ..precision import parameter
 from .expectation import rule_or_default
 from .target import Expansion, Target
@@ -148,7 +148,7 @@ class QuasiNewton(Curvature):
     def initial_state(self, target, num_latents):
         size = num_latents + num_latents**2 if target.uses_covariance else num_latents
         return QuasiNewtonState(
-            np.zeros((size, size)), np.zeros(size), np.zeros(size), np.zeros((), dtype=bool)
+            jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(size), jnp.zeros((), dtype=bool)
         )
 
     def advance(self, view, state):
@@ -212,23 +212,19 @@ def bfgs(
 
 
 def shrink_to_keep_positive(
-    hessian: Float[Array, "D D"], root: Float[Array, "D D"], power: float
+    matrix: Float[Array, "D D"], hessian: Float[Array, "D D"], root: Float[Array, "D D"], power: float
 ) -> Float[Array, "D D"]:
-    """B scaled down until I + αLᵀBL has no eigenvalue below a small positive floor.
+    """B scaled down until αB + C⁻¹ is safely positive definite, as power EP's rescaling R needs it.
 
-    Power EP's rescaling R needs αB + C⁻¹ to be positive definite, which a quasi-Newton B need not respect.
+    I + αLᵀHL is the tilted covariance in units of the cavity's (C = LLᵀ). The exact H is at hand, being part of
+    the gradient in C; B is kept from claiming a tilted variance below half of the smallest one it gives.
     """
-    size = root.shape[0]
-    if size == 1:
-        largest = jnp.maximum(-(root.T @ hessian @ root)[0, 0], 0.0)
-    else:
-        largest = jnp.maximum(-jnp.linalg.eigvalsh(root.T @ hessian @ root)[0], 0.0)
-    limit = (1.0 - _SMALLEST_TILTED_RATIO) / power
-    return hessian * jnp.where(largest > limit, limit / jnp.where(largest > limit, largest, 1.0), 1.0)
-
-
-_SMALLEST_TILTED_RATIO = 1e-4
-"""No tilted variance is taken to be below this fraction of its cavity's."""
+    exact = 1.0 + power * smallest_eigenvalue(root.T @ hessian @ root)
+    floor = jnp.clip(0.5 * exact, 1e-4, 0.5)
+    steepest = jnp.maximum(-smallest_eigenvalue(root.T @ matrix @ root), 0.0)
+    limit = (1.0 - floor) / power
+    too_steep = steepest > limit
+    return matrix * jnp.where(too_steep, limit / jnp.where(too_steep, steepest, 1.0), 1.0)
 
 
 def rows_of(state: Any, n: int) -> Any:

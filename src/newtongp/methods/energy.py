@@ -54,8 +54,6 @@ def row_energy(
     return RowEnergy((log_t - log_p) / power, without.proper)
 
 
-def row_log_joint(
-    likelihood: Likelihood, y: Float[Array, " P"], marginal: Gaussian
-) -> Float[Array, ""]:
+def row_log_joint(likelihood: Likelihood, y: Float[Array, " P"], marginal: Gaussian) -> Float[Array, ""]:
     """−log p(y | m): the likelihood's share of minus the log joint at the mean."""
     return -row_log_prob(likelihood, y, marginal.mean)

@@ -19,7 +19,7 @@ from .target import (
 )
 
 
-def Newton(  # noqa: N802
+def Newton(
     curvature: Curvature | None = None, safeguard: Safeguard | None = None, cubature: Cubature | None = None
 ) -> Method:
     """Newton's method on the log joint, and the Laplace approximation at its mode (`eq:newton-target`).
@@ -31,7 +31,7 @@ def Newton(  # noqa: N802
     return Method(LogDensity(), curvature or Exact(), safeguard, cubature)
 
 
-def VI(  # noqa: N802
+def VI(
     curvature: Curvature | None = None, safeguard: Safeguard | None = None, cubature: Cubature | None = None
 ) -> Method:
     """Variational inference by natural gradients: minimises the variational free energy (`eq:vi-target`).
@@ -42,7 +42,7 @@ def VI(  # noqa: N802
     return Method(ExpectedLogDensity(), curvature or Exact(), safeguard, cubature)
 
 
-def PowerEP(  # noqa: N802
+def PowerEP(
     power: float = 1.0,
     curvature: Curvature | None = None,
     safeguard: Safeguard | None = None,
@@ -59,7 +59,7 @@ def PowerEP(  # noqa: N802
     return Method(PowerDensity(value), curvature or Exact(), safeguard, cubature)
 
 
-def PosteriorLinearisation(  # noqa: N802
+def PosteriorLinearisation(
     order: int = 1,
     slope: str = "derivative",
     curvature: Curvature | None = None,
@@ -88,7 +88,7 @@ def PosteriorLinearisation(  # noqa: N802
     raise ValueError(f"order must be 1 or 2, got {order!r}")
 
 
-def Taylor(  # noqa: N802
+def Taylor(
     curvature: Curvature | None = None, safeguard: Safeguard | None = None, cubature: Cubature | None = None
 ) -> Method:
     """Linearisation at the mean: the iterated extended Kalman smoother (`eq:taylor-target`).

@@ -131,7 +131,8 @@ def propose(
     power = method.target.power
     if power > 0.0:
         if isinstance(method.curvature, QuasiNewton):
-            hessian = shrink_to_keep_positive(hessian, small_root(view.point.covariance), power)
+            root = small_root(view.point.covariance)
+            hessian = shrink_to_keep_positive(hessian, view.hessian, root, power)
         gradient, hessian = rescale(gradient, hessian, view.point.covariance, power)
     if method.safeguard is not None:
         hessian = method.safeguard.correct(hessian, site, step_size)

@@ -161,7 +161,9 @@ class PowerDensity(Target):
         return self.alpha
 
     def expand(self, likelihood, y, marginal, cubature):
-        closed = closed_log_expected_density(likelihood, y, marginal, self.alpha) if cubature is None else None
+        closed = (
+            closed_log_expected_density(likelihood, y, marginal, self.alpha) if cubature is None else None
+        )
         if closed is not None:
             log_z = closed
         else:
@@ -406,4 +408,3 @@ def _gaussian_log_density(residual: Float[Array, " P"], noise: Float[Array, "P P
     size = residual.shape[0]
     quadratic = residual @ small_solve_psd(noise, residual)
     return -0.5 * (size * np.log(2.0 * np.pi) + small_log_det(noise) + quadratic)
-

@@ -186,9 +186,7 @@ def _factorise(workspace: Workspace, positive: Float[Array, "N D D"]) -> _Factor
     factor = linalg.cholesky(matrix)
     half = linalg.solve_lower(factor, projected)
     proper = jnp.all(jnp.isfinite(jnp.diagonal(factor)))
-    return _Factors(
-        positive, factor, half, None, None, None, linalg.log_det_from_cholesky(factor), proper
-    )
+    return _Factors(positive, factor, half, None, None, None, linalg.log_det_from_cholesky(factor), proper)
 
 
 def _factorise_indefinite(
@@ -286,5 +284,3 @@ class DensePosterior(Posterior):
         half = linalg.solve_lower(self.factor, _project(self.positive, cross))
         remaining = _project(self.negative, cross) - self.overlap.T @ half
         return cross, half, linalg.solve_lower(self.negative_factor, remaining)
-
-
