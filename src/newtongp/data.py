@@ -47,11 +47,7 @@ def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"))
     observed = ~np.any(np.isnan(outputs), axis=1)
     model.likelihood.check_support(outputs)
     # Any value of the support serves in place of a missing one: its row is masked out.
-    stand_in = (
-        outputs[observed][0]
-        if np.any(observed)
-        else np.full(outputs.shape[1], model.likelihood.support.example)
-    )
+    stand_in = outputs[observed][0] if np.any(observed) else np.full(outputs.shape[1], model.likelihood.support.example)
     return Data(inputs, np.where(observed[:, None], outputs, stand_in[None, :]), observed)
 
 
@@ -66,9 +62,7 @@ def read_sites(sites: Any, n: int, d: int) -> Sites:
             f"{d} latent(s), got {linear.shape} and {precision.shape}"
         )
     if not (np.all(np.isfinite(linear)) and np.all(np.isfinite(precision))):
-        raise ValueError(
-            "sites must be finite: start from Sites.constant(...) or from another result's sites"
-        )
+        raise ValueError("sites must be finite: start from Sites.constant(...) or from another result's sites")
     return Sites(linear, 0.5 * (precision + np.swapaxes(precision, 1, 2)))
 
 

@@ -85,14 +85,10 @@ def cavity(marginal: Gaussian, site: Sites, power: float) -> Cavity:
     )
 
 
-def log_expected_site_power(
-    cavity: Cavity, marginal: Gaussian, site: Sites, power: float
-) -> Float[Array, ""]:
+def log_expected_site_power(cavity: Cavity, marginal: Gaussian, site: Sites, power: float) -> Float[Array, ""]:
     """log E_cav[t(f)^α], the second term of `eq:pep-energy` (times α)."""
     mean = cavity.gaussian.mean
     tilt = site.linear - site.precision @ mean
     return (
-        0.5 * cavity.log_det_ratio
-        + power * log_site(mean, site)
-        + 0.5 * power**2 * tilt @ marginal.covariance @ tilt
+        0.5 * cavity.log_det_ratio + power * log_site(mean, site) + 0.5 * power**2 * tilt @ marginal.covariance @ tilt
     )

@@ -85,9 +85,7 @@ def _look(problem: _Problem, method: Method, sites: Sites) -> tuple[Conditioned,
     """Condition on the sites and look at every row's likelihood around its marginal."""
     conditioned = problem.prior.marginals(problem.workspace, sites)
     views, numbers = jax.vmap(
-        lambda likelihood, y, observed, marginal, site: evaluate(
-            method, likelihood, y, observed, marginal, site
-        ),
+        lambda likelihood, y, observed, marginal, site: evaluate(method, likelihood, y, observed, marginal, site),
         in_axes=(row_axes(problem.likelihood), 0, 0, 0, 0),
     )(problem.likelihood, problem.y, problem.observed, conditioned.marginals, sites)
     return conditioned, views, numbers
@@ -114,9 +112,9 @@ def _propose(
 
 
 def _propose_rows(problem, method: Method, views, sites, memory, step_size) -> tuple[Sites, Any]:
-    return jax.vmap(
-        lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size)
-    )(views, problem.observed, sites, memory)
+    return jax.vmap(lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size))(
+        views, problem.observed, sites, memory
+    )
 
 
 def _mask(problem: _Problem, sites: Sites) -> Sites:
@@ -244,9 +242,7 @@ def _begin(problem: _Problem, method, step: Step, sites: Sites, capacity: int) -
         stationary = method.is_stationary
     shapes = jax.eval_shape(lambda: _measure(problem, method, sites, memory))
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-    point = eqx.tree_at(
-        lambda p: (p.sites, p.memory), blank, (sites, memory), is_leaf=lambda leaf: leaf is None
-    )
+    point = eqx.tree_at(lambda p: (p.sites, p.memory), blank, (sites, memory), is_leaf=lambda leaf: leaf is None)
     empty = jnp.full(capacity, jnp.nan)
     return _Loop(
         point,

@@ -30,9 +30,7 @@ def solve_lower(
 ) -> Float[Array, "M *K"]:
     """L⁻¹ right, or L⁻ᵀ right."""
     columns = right if right.ndim == 2 else right[:, None]
-    solution = jax.lax.linalg.triangular_solve(
-        factor, columns, left_side=True, lower=True, transpose_a=transpose
-    )
+    solution = jax.lax.linalg.triangular_solve(factor, columns, left_side=True, lower=True, transpose_a=transpose)
     return solution if right.ndim == 2 else solution[:, 0]
 
 
@@ -121,9 +119,7 @@ def small_solve_lower(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) 
     return jnp.stack(rows)
 
 
-def small_solve_lower_transposed(
-    factor: Float[Array, "D D"], right: Float[Array, "D *K"]
-) -> Float[Array, "D *K"]:
+def small_solve_lower_transposed(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
     """L⁻ᵀ right for a small lower triangular matrix."""
     flipped = factor[::-1, ::-1].T
     return small_solve_lower(flipped, right[::-1])[::-1]

@@ -90,9 +90,7 @@ class Linear(Mean):
         """Raise ValueError unless there is one slope a column."""
         slopes = np.size(self.slope)
         if slopes != dimension:
-            raise ValueError(
-                f"slope has length {slopes}, but x has {dimension} column(s): give one slope a column"
-            )
+            raise ValueError(f"slope has length {slopes}, but x has {dimension} column(s): give one slope a column")
 
 
 class Function(Mean):

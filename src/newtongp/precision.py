@@ -63,9 +63,7 @@ def parameter(
     try:
         array = np.array(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise ValueError(
-            f"{name} must be a number{' or a vector' if max_ndim else ''}, got {value!r}"
-        ) from None
+        raise ValueError(f"{name} must be a number{' or a vector' if max_ndim else ''}, got {value!r}") from None
     if array.ndim > max_ndim:
         wanted = "a single number" if max_ndim == 0 else f"an array with at most {max_ndim} dimension(s)"
         raise ValueError(f"{name} must be {wanted}, got an array of shape {array.shape}")

@@ -167,9 +167,7 @@ def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
     unknown = sorted(set(given) - set(likelihood.row_parameters))
     if unknown:
         known = ", ".join(likelihood.row_parameters) or "none"
-        raise ValueError(
-            f"{type(likelihood).__name__} has no parameter a row called {unknown[0]!r}; it has: {known}"
-        )
+        raise ValueError(f"{type(likelihood).__name__} has no parameter a row called {unknown[0]!r}; it has: {known}")
     needed = [name for name in rows_given(likelihood) if name not in given]
     if needed:
         raise ValueError(

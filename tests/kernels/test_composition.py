@@ -35,9 +35,7 @@ def test_sums_products_and_scaling(x):
     np.testing.assert_allclose(matrix(sum([A, B, C]), x), a + b + c, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    "scale", [np.float64(2.0), np.array(2.0), jnp.float32(2.0)], ids=["numpy", "0-d", "jax"]
-)
+@pytest.mark.parametrize("scale", [np.float64(2.0), np.array(2.0), jnp.float32(2.0)], ids=["numpy", "0-d", "jax"])
 def test_numbers_of_numpy_and_jax_scale_from_both_sides(x, scale):
     for kernel in (scale * A, A * scale):
         assert isinstance(kernel, kernels.Scaled)
@@ -54,9 +52,7 @@ def test_active_dimensions(x):
     one = kernels.RBF(0.8).on(1)
     np.testing.assert_allclose(matrix(one, x), matrix(A, x[:, 1:2]), rtol=1e-13)
     two = kernels.RBF([0.5, 2.0]).on(2, 0)
-    np.testing.assert_allclose(
-        matrix(two, x), matrix(kernels.RBF([0.5, 2.0]), x[:, jnp.array([2, 0])]), rtol=1e-13
-    )
+    np.testing.assert_allclose(matrix(two, x), matrix(kernels.RBF([0.5, 2.0]), x[:, jnp.array([2, 0])]), rtol=1e-13)
 
 
 def test_nested_active_dimensions(x):

@@ -61,9 +61,7 @@ def test_gradients_agree_with_finite_differences(kernel):
         return rebuilt.evaluate(values[-1:], x2)
 
     steps = step * np.eye(len(values))
-    upper, lower = jax.jit(jax.vmap(covariance))(np.concatenate([values + steps, values - steps])).reshape(
-        2, -1
-    )
+    upper, lower = jax.jit(jax.vmap(covariance))(np.concatenate([values + steps, values - steps])).reshape(2, -1)
     gradient = jax.jit(jax.grad(covariance))(values)
     np.testing.assert_allclose(gradient, (upper - lower) / (2.0 * step), rtol=1e-6, atol=1e-8)
 

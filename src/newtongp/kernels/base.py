@@ -17,9 +17,7 @@ from ..precision import parameter
 
 def hyperparameter(name: str, default: Any, *, lower: float = 0.0, max_ndim: int = 0) -> Any:
     """A field of a kernel that can be learned: a float64 array, checked when the kernel is made."""
-    return eqx.field(
-        default=default, converter=lambda value: parameter(value, name, lower=lower, max_ndim=max_ndim)
-    )
+    return eqx.field(default=default, converter=lambda value: parameter(value, name, lower=lower, max_ndim=max_ndim))
 
 
 def check_length(values: Any, name: str, dimension: int) -> None:
@@ -187,13 +185,9 @@ def check_rows(kernel: Kernel, *inputs: Any) -> None:
     """
     for x in inputs:
         if np.ndim(x) != 2:
-            raise ValueError(
-                f"x must have shape (rows, columns), got {np.shape(x)}: write `x[:, None]` for one column"
-            )
+            raise ValueError(f"x must have shape (rows, columns), got {np.shape(x)}: write `x[:, None]` for one column")
         if np.shape(x)[1] != np.shape(inputs[0])[1]:
-            raise ValueError(
-                f"the inputs differ in their columns: {np.shape(inputs[0])[1]} and {np.shape(x)[1]}"
-            )
+            raise ValueError(f"the inputs differ in their columns: {np.shape(inputs[0])[1]} and {np.shape(x)[1]}")
     kernel.check_inputs(np.shape(inputs[0])[1])
 
 

@@ -69,9 +69,7 @@ def latent_kernels(kernel: Any) -> tuple[Kernel, ...]:
         return kernel.kernels
     if isinstance(kernel, Kernel):
         return (kernel,)
-    raise ValueError(
-        f"expected a kernel, or `Independent([kernel, kernel])` for several latents, got {kernel!r}"
-    )
+    raise ValueError(f"expected a kernel, or `Independent([kernel, kernel])` for several latents, got {kernel!r}")
 
 
 def num_latents(kernel: Any) -> int:

@@ -50,6 +50,5 @@ class Cosine(Kernel):
         """Raise ValueError unless x has one column: cos(r) is not a covariance in every dimension."""
         if dimension != 1:
             raise ValueError(
-                f"Cosine works on one column of x, but x has {dimension}: choose one, "
-                f"as in `Cosine(...).on(0)`"
+                f"Cosine works on one column of x, but x has {dimension}: choose one, as in `Cosine(...).on(0)`"
             )

@@ -81,9 +81,7 @@ class Likelihood(eqx.Module):
 
         To be asked before tracing, where hyperparameters have values.
         """
-        missing = [
-            name for name in ("mean", "covariance") if getattr(type(self), name) is getattr(Likelihood, name)
-        ]
+        missing = [name for name in ("mean", "covariance") if getattr(type(self), name) is getattr(Likelihood, name)]
         return _missing(self, *missing) if missing else None
 
     def check_row_parameter(self, name: str, value: Any) -> Any:

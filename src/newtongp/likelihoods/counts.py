@@ -187,9 +187,7 @@ class Binomial(Likelihood):
             )
 
     def _log_probabilities(self, f):
-        return links.log_probability(self.link, f, self.lapse), links.log_probability(
-            self.link, -f, self.lapse
-        )
+        return links.log_probability(self.link, f, self.lapse), links.log_probability(self.link, -f, self.lapse)
 
     def log_prob(self, y, f):
         """log (trials choose y) + y log p + (trials - y) log(1 - p)."""

@@ -83,9 +83,7 @@ def probability(link: str, f, lapse: Any = 0.0):
     >>> float(probability("probit", 0.0, lapse=0.1))
     0.5
     """
-    plain = (
-        0.5 * jax.lax.erfc(-jnp.asarray(f, float) / math.sqrt(2.0)) if link == "probit" else jax.nn.sigmoid(f)
-    )
+    plain = 0.5 * jax.lax.erfc(-jnp.asarray(f, float) / math.sqrt(2.0)) if link == "probit" else jax.nn.sigmoid(f)
     return lapse + (1.0 - 2.0 * lapse) * plain
 
 
@@ -146,16 +144,12 @@ def _hazard(x):
     """h = phi(x) / Phi(x) and its excess h + x, which tends to 0 as x tends to minus infinity."""
     depth = -jnp.minimum(x, _TAIL)
     # h = d + 1/(d + 2/(d + 3/(d + ...))) with d = -x: the excess comes without a subtraction.
-    tail_excess = functools.reduce(
-        lambda below, k: k / (depth + below), range(_LEVELS, 0, -1), jnp.zeros_like(x)
-    )
+    tail_excess = functools.reduce(lambda below, k: k / (depth + below), range(_LEVELS, 0, -1), jnp.zeros_like(x))
     body = jnp.maximum(x, _TAIL)
     density = jnp.exp(-0.5 * body**2) / math.sqrt(2.0 * math.pi)
     body_ratio = density / (0.5 * jax.lax.erfc(-body / math.sqrt(2.0)))
     in_tail = x < _TAIL
-    return jnp.where(in_tail, depth + tail_excess, body_ratio), jnp.where(
-        in_tail, tail_excess, body_ratio + x
-    )
+    return jnp.where(in_tail, depth + tail_excess, body_ratio), jnp.where(in_tail, tail_excess, body_ratio + x)
 
 
 @_hazard.defjvp

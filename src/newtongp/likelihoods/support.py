@@ -38,16 +38,12 @@ class Support:
         wrong = ~self.contains(y)
         if np.any(wrong):
             row, column = np.argwhere(wrong)[0]
-            raise ValueError(
-                f"y must hold {self.words} (or NaN for missing), but row {row} is {y[row, column]:g}"
-            )
+            raise ValueError(f"y must hold {self.words} (or NaN for missing), but row {row} is {y[row, column]:g}")
 
 
 real = Support("finite numbers")
 positive = Support("positive numbers", lower=0.0, example=1.0)
 non_negative = Support("non-negative numbers", lower=0.0, lower_included=True, example=1.0)
 unit_interval = Support("numbers strictly between 0 and 1", lower=0.0, upper=1.0, example=0.5)
-binary = Support(
-    "0 or 1", lower=0.0, upper=1.0, lower_included=True, upper_included=True, integer=True, example=0.0
-)
+binary = Support("0 or 1", lower=0.0, upper=1.0, lower_included=True, upper_included=True, integer=True, example=0.0)
 counts = Support("non-negative integers", lower=0.0, lower_included=True, integer=True, example=0.0)

@@ -147,9 +147,7 @@ class QuasiNewton(Curvature):
 
     def initial_state(self, target, num_latents):
         size = num_latents + num_latents**2 if target.uses_covariance else num_latents
-        return QuasiNewtonState(
-            jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(size), jnp.zeros((), dtype=bool)
-        )
+        return QuasiNewtonState(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(size), jnp.zeros((), dtype=bool))
 
     def advance(self, view, state):
         dimension = view.gradient.shape[0]

@@ -77,9 +77,7 @@ def PosteriorLinearisation(
         raise ValueError(f'slope must be "derivative" or "regression", got {slope!r}')
     if order == 1:
         if slope == "regression" and isinstance(cubature, PointRule):
-            raise ValueError(
-                'slope="regression" has nothing to regress on with PointRule(): use slope="derivative"'
-            )
+            raise ValueError('slope="regression" has nothing to regress on with PointRule(): use slope="derivative"')
         return Method(StatisticalLinearisation(slope), curvature or GaussNewton(), safeguard, cubature)
     if order == 2:
         if slope != "derivative":

@@ -20,9 +20,7 @@ class Safeguard(eqx.Module):
     """Sites start from λ = 0 and this times I."""
 
     @abc.abstractmethod
-    def correct(
-        self, hessian: Float[Array, "D D"], site: Sites, step_size: Float[Array, ""]
-    ) -> Float[Array, "D D"]:
+    def correct(self, hessian: Float[Array, "D D"], site: Sites, step_size: Float[Array, ""]) -> Float[Array, "D D"]:
         """The Hessian to use in place of the given one."""
 
 

@@ -161,9 +161,7 @@ class PowerDensity(Target):
         return self.alpha
 
     def expand(self, likelihood, y, marginal, cubature):
-        closed = (
-            closed_log_expected_density(likelihood, y, marginal, self.alpha) if cubature is None else None
-        )
+        closed = closed_log_expected_density(likelihood, y, marginal, self.alpha) if cubature is None else None
         if closed is not None:
             log_z = closed
         else:
@@ -285,9 +283,7 @@ class SecondOrderLinearisation(Target):
             return small_solve_lower(small_root(moments.noise), y - moments.mean)
 
         def log_normaliser(m):
-            return -0.5 * small_log_det(
-                _linearise(likelihood, Gaussian(m, marginal.covariance), rule, "none").noise
-            )
+            return -0.5 * small_log_det(_linearise(likelihood, Gaussian(m, marginal.covariance), rule, "none").noise)
 
         jacobian = jax.jacfwd(residual)(marginal.mean)
         hessian = -jacobian.T @ jacobian
