@@ -5,7 +5,7 @@ singular one is what Gauss-Newton makes, and one with a negative eigenvalue is w
 for likelihoods that are not log-concave.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -14,15 +14,21 @@ from jaxtyping import Array, Bool, Float
 
 from . import linalg
 
+if TYPE_CHECKING:
+    from typing import Any as Numbers
+else:
+    # JAX arrays inside a compiled function, NumPy arrays in results.
+    Numbers = Array | np.ndarray
+
 
 class Gaussian(eqx.Module):
     """A Gaussian, or one a row: `mean` (..., D) and `covariance` (..., D, D)."""
 
-    mean: Float[Array | np.ndarray, "*rows D"]
-    covariance: Float[Array | np.ndarray, "*rows D D"]
+    mean: Float[Numbers, "*rows D"]
+    covariance: Float[Numbers, "*rows D D"]
 
     @property
-    def variance(self) -> Float[Array | np.ndarray, "*rows D"]:
+    def variance(self) -> Float[Numbers, "*rows D"]:
         """The diagonal of the covariance."""
         return self.covariance.diagonal(axis1=-2, axis2=-1)
 
@@ -34,8 +40,8 @@ class Sites(eqx.Module):
     (3, 1, 1)
     """
 
-    linear: Float[Array | np.ndarray, "*rows D"]
-    precision: Float[Array | np.ndarray, "*rows D D"]
+    linear: Float[Numbers, "*rows D"]
+    precision: Float[Numbers, "*rows D D"]
 
     @classmethod
     def constant(cls, n: int, d: int, precision: float) -> "Sites":

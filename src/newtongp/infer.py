@@ -345,7 +345,7 @@ class _Run:
 
     def result(self) -> Result:
         point, steps = self.loop.point, self.steps
-        kept = to_host(self.loop.history)
+        kept = self.loop.history
         status = Status.MAX_STEPS if self.status is Status.RUNNING else self.status
         return Result(
             model=self.model,
@@ -354,7 +354,9 @@ class _Run:
             energy=float(point.energy),
             residual=float(jnp.max(jnp.abs(point.residuals), initial=0.0)),
             steps=steps,
-            history=History(kept.energy[:steps], kept.objective[:steps], kept.step_size[:steps]),
+            history=History(
+                *(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))
+            ),
             sites=to_host(point.sites),
             marginals=to_host(point.marginals),
             condition=functools.partial(_posterior, self.problem, point.sites),

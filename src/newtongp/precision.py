@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import jax
+import jax.core
 import numpy as np
 
 _P = ParamSpec("_P")

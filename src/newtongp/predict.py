@@ -186,7 +186,7 @@ def _latent(result: Result, x: np.ndarray) -> Gaussian:
 
 
 @jax.jit
-def _predict_latent(posterior: Posterior, x: Float[Array, "M P"]) -> Gaussian:
+def _predict_latent(posterior: Posterior, x: Any) -> Gaussian:
     return posterior.predict(x)
 
 
@@ -220,7 +220,7 @@ def _log_densities(likelihood, cubature, latent: Gaussian, y: Float[Array, "M P"
 
 
 @eqx.filter_jit
-def _draw(posterior: Posterior, key: Any, x: Float[Array, "M P"], n: int) -> Float[Array, "n M D"]:
+def _draw(posterior: Posterior, key: Any, x: Any, n: int) -> Float[Array, "n M D"]:
     joint = posterior.joint(x)
     noise = jax.random.normal(key, (n, joint.mean.shape[0]), dtype=joint.mean.dtype)
     draws = joint.mean[None, :] + noise @ psd_root(joint.covariance).T

@@ -61,5 +61,5 @@ def advance(
     parameters = (state.mean, state.root)
     gradient = jax.grad(lambda p: free_energy(to_sites(*p)))(parameters)
     updates, moments = _optimiser(learning_rate).update(gradient, state.moments, parameters)
-    mean, root = optax.apply_updates(parameters, updates)
+    mean, root = jax.tree.map(jnp.add, parameters, updates)
     return to_sites(mean, root), AdamState(mean, root, moments)

@@ -345,7 +345,7 @@ class _Linearisation(eqx.Module):
     """E_q[E[y|f]], the slope, and Ω = S − QᵀC⁻¹Q with the rule's own S and Q (`eq:gauss-filt-components`)."""
 
     mean: Float[Array, " P"]
-    slope: Float[Array, "P D"] | None
+    slope: Float[Array, "P D"]
     noise: Float[Array, "P P"]
 
 
@@ -366,7 +366,7 @@ def _linearise(likelihood: Likelihood, marginal: Gaussian, rule: Cubature, slope
     elif slope == "regression":
         matrix = small_solve_lower_transposed(root, whitened).T
     else:
-        matrix = None
+        matrix = jnp.zeros((mean.shape[0], root.shape[0]))  # nobody asked
     return _Linearisation(mean, matrix, noise)
 
 
