@@ -168,7 +168,14 @@ def report(rows: int, results: list[dict]) -> None:
     from rich.table import Table
 
     table = Table(title=f"dense VI, Bernoulli, N = {rows}: one iteration against potrf + trtri")
-    for heading in ("threads", "iteration, ms", "potrf + trtri, ms", "ratio", "lowest to highest", f"at most {TARGET:g}"):
+    for heading in (
+        "threads",
+        "iteration, ms",
+        "potrf + trtri, ms",
+        "ratio",
+        "lowest to highest",
+        f"at most {TARGET:g}",
+    ):
         table.add_column(heading, justify="right")
     for found in results:
         table.add_row(

@@ -1,12 +1,15 @@
 """What comes in: shapes, missing values and support, checked once. Nothing later sees a NaN in y."""
 
+import datetime
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .gaussian import Sites
+from .likelihoods import support as supports
 from .likelihoods.base import Likelihood, rows_given
 from .model import Model
+from .precision import NotRealError, as_real
 
 
 class Data(NamedTuple):
@@ -20,12 +23,17 @@ class Data(NamedTuple):
 def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
     """x as a float64 matrix with one row a datum, checked against the prior."""
     array = _as_float(x, name)
+    if array.ndim == 0:
+        raise ValueError(f"{name} must have one row a datum, got the single number {array}: write [{array}]")
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
-        raise ValueError(f"{name} must have one row a datum, shape (N,) or (N, P), got shape {array.shape}")
+        raise ValueError(
+            f"{name} must have one row a datum, shape (N,) or (N, P), got shape {array.shape}: "
+            f"flatten what belongs to one row, as in {name}.reshape({array.shape[0]}, -1)"
+        )
     if array.shape[0] == 0:
-        raise ValueError(f"{name} has no rows: give at least one")
+        raise ValueError(f"{name} has no rows, got shape {array.shape}: give at least one")
     if array.shape[1] == 0:
         raise ValueError(f"{name} has no columns, got shape {array.shape}: give at least one")
     wrong = ~np.isfinite(array)
@@ -45,10 +53,19 @@ def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"))
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
     _check_row_parameters(model.likelihood, inputs.shape[0])
     observed = ~np.any(np.isnan(outputs), axis=1)
-    model.likelihood.check_support(outputs)
-    # Any value of the support serves in place of a missing one: its row is masked out.
-    stand_in = outputs[observed][0] if np.any(observed) else np.full(outputs.shape[1], model.likelihood.support.example)
-    return Data(inputs, np.where(observed[:, None], outputs, stand_in[None, :]), observed)
+    _check_support(outputs, model.likelihood, names[1])
+    return Data(inputs, np.where(observed[:, None], outputs, _stand_in(outputs[observed], model.likelihood)), observed)
+
+
+def _stand_in(observed: np.ndarray, likelihood: Likelihood) -> np.ndarray:
+    """A row that can occur, in place of missing ones: they are masked out, but NaN would pass through a mask's gradient.
+
+    A likelihood that declares no support may still not allow every number, so there an observed row is safer.
+    """
+    undeclared = likelihood.support is supports.real
+    if undeclared and observed.shape[0] > 0:
+        return observed[:1]
+    return np.full((1, likelihood.num_outputs), likelihood.support.example)
 
 
 def read_sites(sites: Any, n: int, d: int) -> Sites:
@@ -61,8 +78,13 @@ def read_sites(sites: Any, n: int, d: int) -> Sites:
             f"sites must have linear of shape {(n, d)} and precision of shape {(n, d, d)} for {n} row(s) and "
             f"{d} latent(s), got {linear.shape} and {precision.shape}"
         )
-    if not (np.all(np.isfinite(linear)) and np.all(np.isfinite(precision))):
-        raise ValueError("sites must be finite: start from Sites.constant(...) or from another result's sites")
+    wrong = ~(np.all(np.isfinite(linear), axis=1) & np.all(np.isfinite(precision), axis=(1, 2)))
+    if np.any(wrong):
+        row = np.flatnonzero(wrong)[0]
+        raise ValueError(
+            f"sites must be finite, but row {row} has linear {linear[row].tolist()} and precision "
+            f"{precision[row].tolist()}: start from Sites.constant(...) or from another result's sites"
+        )
     return Sites(linear, 0.5 * (precision + np.swapaxes(precision, 1, 2)))
 
 
@@ -74,16 +96,28 @@ def _read_outputs(y: Any, likelihood: Likelihood, n: int, names: tuple[str, str]
     if array.ndim != 2 or array.shape[1] != columns:
         wanted = "(N,) or (N, 1)" if columns == 1 else f"(N, {columns})"
         raise ValueError(
-            f"{names[1]} must have shape {wanted} for {type(likelihood).__name__}, got shape {array.shape}"
+            f"{names[1]} must have shape {wanted} for {type(likelihood).__name__}, got shape {array.shape}: "
+            f"give {columns} value(s) a row"
         )
     if array.shape[0] != n:
         raise ValueError(
-            f"{names[0]} and {names[1]} must have as many rows as each other, got {n} and {array.shape[0]}"
+            f"{names[0]} and {names[1]} must have as many rows as each other, got {n} and {array.shape[0]}: "
+            f"give one {names[1]} a row of {names[0]}, NaN where it is missing"
         )
     if np.any(np.isinf(array)):
-        row = np.argwhere(np.isinf(array))[0][0]
-        raise ValueError(f"{names[1]} must be finite or NaN for missing, but row {row} is infinite")
+        row, column = np.argwhere(np.isinf(array))[0]
+        raise ValueError(
+            f"{names[1]} must be finite, but row {row} is {array[row, column]}: write NaN if it is missing"
+        )
     return array
+
+
+def _check_support(y: np.ndarray, likelihood: Likelihood, name: str) -> None:
+    try:
+        likelihood.check_support(y)
+    except ValueError as error:
+        where = "" if name == "y" else f"{name}: "
+        raise ValueError(f"{where}{error}") from None
 
 
 def _check_row_parameters(likelihood: Likelihood, n: int) -> None:
@@ -96,21 +130,24 @@ def _check_row_parameters(likelihood: Likelihood, n: int) -> None:
 
 def _as_float(value: Any, name: str) -> np.ndarray:
     try:
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub":
-            array = np.asarray(value, dtype=object)
-            if any(isinstance(entry, (str, bytes)) for entry in array.ravel()):
-                raise TypeError
-        return np.array(array, dtype=np.float64)
-    except (TypeError, ValueError):
+        return as_real(value)
+    except NotRealError as error:
         raise ValueError(
-            f"{name} must hold numbers, got {type(value).__name__} with entries like {_first(value)!r}: "
-            "convert it to float first"
+            f"{name} must hold real numbers, got {type(value).__name__} with {_short(error.entry)}: "
+            f"{_remedy(error.entry)}"
         ) from None
 
 
-def _first(value: Any) -> Any:
-    try:
-        return np.asarray(value, dtype=object).ravel()[0]
-    except (IndexError, ValueError):
-        return value
+def _short(entry: Any) -> str:
+    text = " ".join(repr(entry).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _remedy(entry: Any) -> str:
+    if isinstance(entry, (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta)):
+        return 'measure time in numbers, for example (t - t[0]) / np.timedelta64(1, "D")'
+    if isinstance(entry, (complex, np.complexfloating)):
+        return "take its real part or its modulus first"
+    if isinstance(entry, (list, tuple)):
+        return "make all rows equally long"
+    return "convert it to an array of floats first"

@@ -354,9 +354,7 @@ class _Run:
             energy=float(point.energy),
             residual=float(jnp.max(jnp.abs(point.residuals), initial=0.0)),
             steps=steps,
-            history=History(
-                *(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))
-            ),
+            history=History(*(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))),
             sites=to_host(point.sites),
             marginals=to_host(point.marginals),
             condition=functools.partial(_posterior, self.problem, point.sites),

@@ -39,6 +39,12 @@ def log_det_from_cholesky(factor: Float[Array, "M M"]) -> Float[Array, ""]:
     return 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor)))
 
 
+def solve_psd(matrix: Float[Array, "M M"], right: Float[Array, "M *K"]) -> Float[Array, "M *K"]:
+    """A⁻¹ right for a positive definite matrix."""
+    factor = cholesky(matrix)
+    return solve_lower(factor, solve_lower(factor, right), transpose=True)
+
+
 def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """A square root of a large matrix that is PSD up to rounding, singular or not (no jitter needed)."""
     values, vectors = jnp.linalg.eigh(matrix)

@@ -6,8 +6,9 @@ later JAX setting can truncate. Hyperparameters are NumPy float64 arrays for the
 """
 
 import functools
+import numbers
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.core
@@ -39,6 +40,53 @@ def to_host(tree: _T) -> _T:
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
 
 
+class NotRealError(TypeError):
+    """`entry` is no real number."""
+
+    def __init__(self, entry: Any):
+        super().__init__(f"not a real number: {entry!r}")
+        self.entry = entry
+
+
+def as_real(value: Any) -> np.ndarray:
+    """A float64 copy of `value`, with NaN for masked entries, None and pandas' NA; NotRealError if it has others.
+
+    NumPy alone would read numbers from strings and dates, drop imaginary parts and forget masks.
+
+    >>> as_real([1, None, 2.5])
+    array([1. , nan, 2.5])
+    >>> as_real(["1", "2"])
+    Traceback (most recent call last):
+        ...
+    newtongp.precision.NotRealError: not a real number: '1'
+    """
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError):  # ragged, or something that refuses to be an array
+        raise NotRealError(value) from None
+    if array.dtype.kind in "fiub" or jax.dtypes.issubdtype(array.dtype, np.floating):
+        array = np.array(array, dtype=np.float64)
+    elif array.dtype.kind == "O":
+        array = np.array([_entry(entry, array.ndim) for entry in array.ravel()]).reshape(array.shape)
+    else:
+        raise NotRealError(array.ravel()[0] if array.size else array)
+    mask = np.ma.getmask(value) if isinstance(value, np.ma.MaskedArray) else np.ma.nomask
+    return array if mask is np.ma.nomask else np.where(mask, np.nan, array)
+
+
+def _entry(entry: Any, ndim: int) -> float:
+    if ndim > 0 and (entry is None or type(entry).__name__ == "NAType"):
+        return np.nan
+    if isinstance(entry, (numbers.Number, np.bool_)) and not (
+        isinstance(entry, numbers.Complex) and not isinstance(entry, numbers.Real)
+    ):
+        try:
+            return float(entry)  # pyright: ignore[reportArgumentType]
+        except OverflowError:
+            pass
+    raise NotRealError(entry)
+
+
 def parameter(
     value,
     name: str,
@@ -62,8 +110,8 @@ def parameter(
     if isinstance(value, jax.core.Tracer):
         return value
     try:
-        array = np.array(value, dtype=np.float64)
-    except (TypeError, ValueError):
+        array = as_real(value)
+    except NotRealError:
         raise ValueError(f"{name} must be a number{' or a vector' if max_ndim else ''}, got {value!r}") from None
     if array.ndim > max_ndim:
         wanted = "a single number" if max_ndim == 0 else f"an array with at most {max_ndim} dimension(s)"

@@ -1,5 +1,7 @@
 """From q(f) to y: moments, quantiles, log densities and draws at new inputs."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -16,6 +18,7 @@ from .likelihoods.base import (
     row_axes,
     row_cdf,
     row_covariance,
+    row_log_expected_power,
     row_mean,
     row_sample,
     rows_given,
@@ -24,7 +27,7 @@ from .likelihoods.base import (
 from .linalg import outer, psd_root
 from .methods.expectation import log_expected_density, rule_or_default
 from .model import Model
-from .precision import in_double, to_host
+from .precision import NotRealError, as_real, in_double, to_host
 from .priors.base import Posterior
 from .results import Result
 
@@ -69,25 +72,14 @@ class Prediction:
 
     def quantile(self, p: Any) -> np.ndarray:
         """The smallest y with P(Y ≤ y) ≥ p, for one output; shape (M,), or (len(p), M) for several p."""
-        probabilities = np.asarray(p, dtype=np.float64)
-        if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
-            raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}")
-        if probabilities.ndim > 1:
-            raise ValueError(f"p must be a number or a vector, got shape {probabilities.shape}")
+        probabilities = _probabilities(p)
         if self._likelihood.num_outputs != 1:
             raise ValueError(
                 f"quantiles are defined for one output, and {type(self._likelihood).__name__} has "
                 f"{self._likelihood.num_outputs}: use sample_y and take quantiles of the draws"
             )
-        mean, covariance = self._moments()
-        rows = in_double(_quantiles)(
-            self._likelihood,
-            self._cubature,
-            self.latent,
-            mean[:, 0],
-            np.sqrt(covariance[:, 0, 0]),
-            probabilities.reshape(-1),
-        )
+        with _explained():
+            rows = in_double(_quantiles)(self._likelihood, self._cubature, self.latent, probabilities.reshape(-1))
         found = np.asarray(rows)
         return found[0] if probabilities.ndim == 0 else found
 
@@ -126,7 +118,7 @@ def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -
 def sample(result: Result, key: Any, x_new: Any, n: int) -> np.ndarray:
     """n joint draws of f at new inputs."""
     x = data_room.read_inputs(x_new, result.model, "x_new")
-    return np.asarray(_draw(result.posterior, as_key(key), x, _count(n)))
+    return np.asarray(_draw_latents(result, as_key(key), x, _count(n)))
 
 
 @in_double
@@ -135,18 +127,48 @@ def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any
     x = data_room.read_inputs(x_new, result.model, "x_new")
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     key_f, key_y = jax.random.split(as_key(key))
-    latents = _draw(result.posterior, key_f, x, _count(n))
-    draws = np.asarray(_draw_outputs(likelihood, key_y, latents))
+    latents = _draw_latents(result, key_f, x, _count(n))
+    with _explained():
+        draws = np.asarray(_draw_outputs(likelihood, key_y, latents))
     return draws[:, :, 0] if likelihood.num_outputs == 1 else draws
 
 
 def as_key(key: Any) -> Any:
     """A JAX key from a key or an integer seed."""
-    if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-        return jax.random.key(int(key))
-    if isinstance(key, jax.Array):
-        return key
-    raise ValueError(f"key must be a JAX key or an integer seed, got {key!r}")
+    try:
+        if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+            return jax.random.key(int(key))
+        if isinstance(key, jax.Array):
+            typed = jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+            single = key if typed else jax.random.wrap_key_data(key)
+            if single.shape == ():
+                return single
+    except (OverflowError, TypeError):
+        pass
+    raise ValueError(f"key must be one JAX key, as of jax.random.key(0), or an integer seed, got {key!r}")
+
+
+def _probabilities(p: Any) -> np.ndarray:
+    try:
+        probabilities = as_real(p)
+    except NotRealError:
+        raise ValueError(f"p must be a number or a vector of numbers between 0 and 1, got {p!r}") from None
+    if probabilities.ndim > 1 or probabilities.size == 0:
+        raise ValueError(f"p must be a number or a vector, got shape {probabilities.shape}")
+    if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
+        raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}")
+    return probabilities
+
+
+@contextlib.contextmanager
+def _explained(name: str | None = None) -> Iterator[None]:
+    """What a likelihood lacks, and shapes that do not fit, are errors of whoever asked for the prediction."""
+    try:
+        yield
+    except NotImplementedError as error:
+        raise ValueError(str(error)) from None
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}" if name else str(error)) from None
 
 
 def _count(n: Any) -> int:
@@ -155,10 +177,23 @@ def _count(n: Any) -> int:
     return int(n)
 
 
+class _FineRule(Cubature):
+    """The trapezoidal rule, for one latent: unlike Gauss-Hermite it resolves p(y | f) far narrower than q(f)."""
+
+    def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        nodes = np.linspace(-12.0, 12.0, 481)
+        weights = np.exp(-0.5 * nodes**2)
+        return nodes[:, None], weights / weights.sum()
+
+
 def _cubature(result: Result) -> Cubature | None:
     """The method's own rule; a single node is no predictive distribution, so the default stands in for it."""
     rule = result.method.cubature
     return None if isinstance(rule, PointRule) else rule
+
+
+def _fine(cubature: Cubature | None, latents: int) -> Cubature:
+    return _FineRule() if latents == 1 else rule_or_default(cubature, latents)
 
 
 def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
@@ -173,16 +208,23 @@ def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
         raise ValueError(
             f"the model was given one {needed[0]} a row: pass {needed[0]}= (a number, or one value a new row)"
         )
-    for name, value in given.items():
-        if np.ndim(value) > 1 or (np.ndim(value) == 1 and np.shape(value)[0] != n):
+    there = with_row_parameters(likelihood, **given)
+    for name, rows in rows_given(there).items():
+        if rows != n:
             raise ValueError(
-                f"{name} must be a number or one value a new row ({n}), got an array of shape {np.shape(value)}"
+                f"{name} must be a number or one value a new row, got {rows} value(s) for {n} row(s) of x_new"
             )
-    return with_row_parameters(likelihood, **given)
+    return there
 
 
 def _latent(result: Result, x: np.ndarray) -> Gaussian:
-    return to_host(in_double(_predict_latent)(result.posterior, x))
+    with _explained("x_new"):
+        return to_host(in_double(_predict_latent)(result.posterior, x))
+
+
+def _draw_latents(result: Result, key: Any, x: np.ndarray, n: int) -> Any:
+    with _explained("x_new"):
+        return _draw(result.posterior, key, x, n)
 
 
 @jax.jit
@@ -199,7 +241,7 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian):
     """E[y] = E[E[y|f]] and Cov[y] = E[Cov[y|f]] + Cov[E[y|f]]."""
 
     def row(likelihood, gaussian):
-        rule = rule_or_default(cubature, gaussian.mean.shape[0])
+        rule = _fine(cubature, gaussian.mean.shape[0])
         nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
         means = jax.vmap(lambda f: row_mean(likelihood, f))(nodes)
         noises = jax.vmap(lambda f: row_covariance(likelihood, f))(nodes)
@@ -214,7 +256,10 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian):
 @jax.jit
 def _log_densities(likelihood, cubature, latent: Gaussian, y: Float[Array, "M P"]) -> Float[Array, " M"]:
     def row(likelihood, gaussian, y):
-        return log_expected_density(likelihood, y, gaussian, cubature)
+        closed = row_log_expected_power(likelihood, y, gaussian.mean, gaussian.covariance, 1.0)
+        if closed is not None:
+            return closed
+        return log_expected_density(likelihood, y, gaussian, _fine(cubature, gaussian.mean.shape[0]))
 
     return _over_rows(likelihood, row, latent, y)
 
@@ -240,15 +285,17 @@ def _draw_outputs(likelihood, key: Any, latents: Float[Array, "n M D"]) -> Float
 
 # Quantiles: bisection on the predictive distribution function -------------------------------------
 
-_BISECTIONS = 80
+_BISECTIONS = 64
+_REACH = 700.0
+"""exp of more overflows."""
 _LARGEST_COUNT = 2.0**52
 
 
 @jax.jit
-def _quantiles(likelihood, cubature, latent, means, stds, probabilities) -> Float[Array, "Q M"]:
+def _quantiles(likelihood, cubature, latent, probabilities) -> Float[Array, "Q M"]:
     support = likelihood.support
 
-    def row(likelihood, gaussian, mean, std):
+    def row(likelihood, gaussian):
         rule = rule_or_default(cubature, gaussian.mean.shape[0])
         nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
 
@@ -256,23 +303,19 @@ def _quantiles(likelihood, cubature, latent, means, stds, probabilities) -> Floa
             return weights @ jax.vmap(lambda f: row_cdf(likelihood, y, f))(nodes)
 
         search = _integer_quantile if support.integer else _real_quantile
-        return jax.vmap(lambda p: search(cdf, p, mean, std, support))(probabilities)
+        return jax.vmap(lambda p: search(cdf, p, support))(probabilities)
 
-    return _over_rows(likelihood, row, latent, means, stds).T
+    return _over_rows(likelihood, row, latent).T
 
 
-def _real_quantile(cdf, p, mean, std, support):
-    """Bisection in a coordinate u in which the whole support is within reach."""
-    if np.isfinite(support.lower) and np.isfinite(support.upper):
-        width = support.upper - support.lower
-        to_y = lambda u: support.lower + width * jax.nn.sigmoid(u)  # noqa: E731
-        reach = 700.0
-    elif np.isfinite(support.lower):
-        to_y = lambda u: support.lower + (mean - support.lower) * jnp.exp(u)  # noqa: E731
-        reach = 700.0
-    else:
-        to_y = lambda u: mean + std * jnp.sinh(u)  # noqa: E731
-        reach = 300.0
+def _real_quantile(cdf, p, support):
+    """Bisection in a coordinate u in which the whole support is within reach, at a precision relative to y."""
+    lower, width = support.lower, support.upper - support.lower
+
+    def to_y(u):
+        if np.isfinite(width):
+            return lower + width * jax.nn.sigmoid(u)
+        return lower + jnp.exp(u) if np.isfinite(lower) else jnp.sinh(u)
 
     def halve(_, bounds):
         low, high = bounds
@@ -280,11 +323,11 @@ def _real_quantile(cdf, p, mean, std, support):
         above = cdf(to_y(middle)) >= p
         return jnp.where(above, low, middle), jnp.where(above, middle, high)
 
-    low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, (jnp.asarray(-reach), jnp.asarray(reach)))
+    low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, (jnp.asarray(-_REACH), jnp.asarray(_REACH)))
     return to_y(0.5 * (low + high))
 
 
-def _integer_quantile(cdf, p, mean, std, support):
+def _integer_quantile(cdf, p, support):
     """The smallest integer with cdf ≥ p, by bisection between the ends of the support."""
     lower, upper = support.lower, min(support.upper, _LARGEST_COUNT)
 

@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .gaussian import Sites, interpolate
+from .linalg import solve_psd
 from .precision import parameter
 
 _SHORTEST = 1e-9
@@ -99,11 +100,100 @@ class Constant(Step):
         return Verdict(after.sound, state, ~after.sound)
 
 
+_MEMORY = 5
+_SLOW = 0.3
+"""Acceleration is worth a trial where a step leaves more than this fraction of the residual."""
+
+
+class _Acceleration(eqx.Module):
+    """The last few points with their moves and residuals, from which Anderson's extrapolation is made."""
+
+    points: Float[Array, "M V"]
+    moves: Float[Array, "M V"]
+    residuals: Float[Array, "M V"]
+    filled: Any
+    """How many entries can be used."""
+    next: Bool[Array, ""]
+    """Whether the next trial is an accelerated one."""
+
+
+def _no_acceleration(sites: Sites, wanted: bool) -> _Acceleration:
+    rows, latents = sites.linear.shape
+    shape = (_MEMORY if wanted else 0, rows * (latents + latents**2))
+    return _Acceleration(
+        jnp.zeros(shape),
+        jnp.zeros(shape),
+        jnp.zeros(shape),
+        jnp.zeros((), dtype=int),
+        jnp.zeros((), dtype=bool),
+    )
+
+
+def _trial(memory: _Acceleration, move: Move, size: Float[Array, ""]) -> Sites:
+    """The plain step (1 − ρ) site + ρ proposal, or the extrapolation where it is due."""
+    plain = interpolate(move.sites, move.proposal, size)
+    if memory.points.shape[0] == 0:
+        return plain
+    extrapolated = _anderson(memory, size, *_as_vectors(move))
+    return _unflatten(jnp.where(memory.next, extrapolated, _flatten(plain)), move.sites)
+
+
+def _remember(
+    memory: _Acceleration, move: Move, accept: Bool[Array, ""], slow: Bool[Array, ""]
+) -> _Acceleration:
+    """Add the point that an accepted step started from; forget everything after a refusal."""
+    if memory.points.shape[0] == 0:
+        return memory
+    filled = jnp.where(accept, jnp.minimum(memory.filled + 1, _MEMORY), 0)
+    kept = (
+        jnp.where(accept, jnp.concatenate([old[1:], new[None, :]]), old)
+        for old, new in zip((memory.points, memory.moves, memory.residuals), _as_vectors(move), strict=True)
+    )
+    return _Acceleration(*kept, filled, accept & slow & (filled >= 2))
+
+
+def _anderson(memory: _Acceleration, size, point, move, residual) -> Float[Array, " V"]:
+    """The combination of remembered points whose linearised residual is smallest, one step further."""
+    index = jnp.arange(memory.points.shape[0])
+    usable = (index >= memory.points.shape[0] - memory.filled)[:, None]
+    residuals = jnp.where(usable, residual[None, :] - memory.residuals, 0.0)
+    points = jnp.where(usable, point[None, :] - memory.points, 0.0)
+    moves = jnp.where(usable, move[None, :] - memory.moves, 0.0)
+    normal = residuals @ residuals.T
+    ridge = 1e-12 * jnp.trace(normal) + jnp.where(usable[:, 0], 1e-300, 1.0)
+    mix = solve_psd(normal + jnp.diag(ridge), residuals @ residual)
+    return point + size * move - mix @ (points + size * moves)
+
+
+def _as_vectors(move: Move) -> tuple[Array, Array, Array]:
+    """A move's point, its direction and its residuals, each as one vector."""
+    point = _flatten(move.sites)
+    return point, _flatten(move.proposal) - point, jnp.ravel(move.residuals)
+
+
+def _flatten(sites: Sites) -> Float[Array, " V"]:
+    return jnp.concatenate([jnp.ravel(sites.linear), jnp.ravel(sites.precision)])
+
+
+def _unflatten(vector: Float[Array, " V"], like: Sites) -> Sites:
+    cut = like.linear.size
+    return Sites(vector[:cut].reshape(like.linear.shape), vector[cut:].reshape(like.precision.shape))
+
+
+class _Progress(eqx.Module):
+    """ρ, the last accepted residuals (Damped only), and the memory of the acceleration."""
+
+    size: Float[Array, ""]
+    recent: Float[Array, " R"]
+    memory: _Acceleration
+
+
 class Backtracking(Step):
     """Full steps, halved until the trial is sound and the objective has not risen; doubled after success.
 
     For methods whose fixed points are the stationary points of an objective. Where the objective can no
-    longer tell two points apart, the fixed-point residual must not grow instead.
+    longer tell two points apart, the fixed-point residual must not grow instead. Where convergence is slow,
+    Anderson acceleration is tried first, and kept only if it passes the same test.
 
     >>> float(Backtracking(shorten=0.25).shorten)
     0.25
@@ -112,45 +202,34 @@ class Backtracking(Step):
     monitors = "objective"
     shorten: Any
     lengthen: Any
+    accelerate: bool = eqx.field(static=True)
 
-    def __init__(self, shorten: float = 0.5, lengthen: float = 2.0):
+    def __init__(self, shorten: float = 0.5, lengthen: float = 2.0, accelerate: bool = True):
         self.shorten = parameter(shorten, "shorten", lower=0.0, upper=1.0)
         self.lengthen = parameter(lengthen, "lengthen", lower=1.0, strict=False)
+        self.accelerate = bool(accelerate)
 
     def start(self, sites, stationary):
-        return jnp.ones(())
+        return _Progress(jnp.ones(()), jnp.zeros(0), _no_acceleration(sites, self.accelerate and stationary))
 
     def size(self, state):
-        return state
+        return state.size
 
     def trial(self, state, move):
-        return interpolate(move.sites, move.proposal, state)
+        return _trial(state.memory, move, state.size)
 
     def judge(self, state, move, before, after, psd):
         change = after.objective - before.objective
         flat = jnp.abs(change) <= after.rounding
         fallen = jnp.where(flat, after.residual <= before.residual, change < 0.0)
-        accept = after.sound & fallen
-        longer = jnp.minimum(1.0, self.lengthen * state)
-        shorter = self.shorten * state
-        return Verdict(accept, jnp.where(accept, longer, shorter), ~accept & (shorter < _SHORTEST))
-
-
-_MEMORY = 5
-
-
-class _DampedState(eqx.Module):
-    """ρ, the last accepted residuals, and the memory of the acceleration."""
-
-    size: Float[Array, ""]
-    recent: Float[Array, " R"]
-    points: Float[Array, "M V"]
-    moves: Float[Array, "M V"]
-    residuals: Float[Array, "M K"]
-    filled: Any
-    """How many entries of the memory can be used."""
-    accelerate: Bool[Array, ""]
-    """Whether the next trial is an accelerated one."""
+        accelerated = state.memory.next
+        accept = after.sound & fallen & (psd | ~accelerated)
+        # A failed acceleration costs one trial and the memory, not step length.
+        shorter = jnp.where(accelerated, state.size, self.shorten * state.size)
+        longer = jnp.minimum(1.0, self.lengthen * state.size)
+        memory = _remember(state.memory, move, accept, after.residual > _SLOW * before.residual)
+        judged = _Progress(jnp.where(accept, longer, shorter), state.recent, memory)
+        return Verdict(accept, judged, ~accept & (shorter < _SHORTEST))
 
 
 class Damped(Step):
@@ -158,8 +237,8 @@ class Damped(Step):
 
     A trial is accepted when it is sound and its fixed-point residual does not exceed the largest of the last
     few; otherwise ρ is halved. Once ρ is down to `patient` a growing residual is put up with, since it may
-    have to grow on the way to the fixed point. Anderson acceleration is tried at each step, and kept only
-    where it is sound and lowers the residual.
+    have to grow on the way to the fixed point. Where convergence is slow, Anderson acceleration is tried
+    first, and kept only if it is sound and lowers the residual.
 
     >>> Damped(accelerate=False).accelerate
     False
@@ -176,81 +255,28 @@ class Damped(Step):
         self.accelerate = bool(accelerate)
 
     def start(self, sites, stationary):
-        rows = sites.linear.shape[0]
-        latents = sites.linear.shape[1]
-        width = rows * (latents + latents**2)
         # A method that remembers (quasi-Newton) is no fixed map, and has nothing to extrapolate from.
-        slots = _MEMORY if self.accelerate and stationary else 0
-        return _DampedState(
-            jnp.asarray(self.rho, dtype=float),
-            jnp.full(_MEMORY, jnp.inf),
-            jnp.zeros((slots, width)),
-            jnp.zeros((slots, width)),
-            jnp.zeros((slots, width)),
-            jnp.zeros((), dtype=int),
-            jnp.zeros((), dtype=bool),
-        )
+        memory = _no_acceleration(sites, self.accelerate and stationary)
+        return _Progress(jnp.asarray(self.rho, dtype=float), jnp.full(_MEMORY, jnp.inf), memory)
 
     def size(self, state):
         return state.size
 
     def trial(self, state, move):
-        plain = interpolate(move.sites, move.proposal, state.size)
-        if state.points.shape[0] == 0:
-            return plain
-        accelerated = _anderson(state, *_as_vectors(move))
-        return _unflatten(jnp.where(state.accelerate, accelerated, _flatten(plain)), move.sites)
+        return _trial(state.memory, move, state.size)
 
     def judge(self, state, move, before, after, psd):
         lower = after.residual < before.residual
         limit = jnp.max(jnp.where(jnp.isfinite(state.recent), state.recent, before.residual))
         bearable = (after.residual <= limit) | (state.size <= self.patient)
-        accept = after.sound & jnp.where(state.accelerate, lower & psd, bearable)
-        # A failed acceleration costs one trial and the memory, not step length.
-        shorter = jnp.where(state.accelerate, state.size, 0.5 * state.size)
+        accelerated = state.memory.next
+        accept = after.sound & jnp.where(accelerated, lower & psd, bearable)
+        shorter = jnp.where(accelerated, state.size, 0.5 * state.size)
         longer = jnp.where(lower, jnp.minimum(1.0, 1.5 * state.size), state.size)
-        filled = jnp.where(accept, jnp.minimum(state.filled + 1, _MEMORY), 0)
-        points, moves, residuals = state.points, state.moves, state.residuals
-        if state.points.shape[0] > 0:
-            points, moves, residuals = (
-                jnp.where(accept, jnp.concatenate([old[1:], new[None, :]]), old)
-                for old, new in zip((points, moves, residuals), _as_vectors(move), strict=True)
-            )
-        judged = _DampedState(
+        recent = jnp.concatenate([state.recent[1:], after.residual[None]])
+        judged = _Progress(
             jnp.where(accept, longer, shorter),
-            jnp.where(accept, jnp.concatenate([state.recent[1:], after.residual[None]]), state.recent),
-            points,
-            moves,
-            residuals,
-            filled,
-            accept & (filled >= 2) & (points.shape[0] > 0),
+            jnp.where(accept, recent, state.recent),
+            _remember(state.memory, move, accept, after.residual > _SLOW * before.residual),
         )
         return Verdict(accept, judged, ~accept & (shorter < _SHORTEST))
-
-
-def _as_vectors(move: Move) -> tuple[Array, Array, Array]:
-    """A move's point, its direction and its residuals, each as one vector."""
-    point = _flatten(move.sites)
-    return point, _flatten(move.proposal) - point, jnp.ravel(move.residuals)
-
-
-def _anderson(state: _DampedState, point, move, residual):
-    """Anderson's extrapolation: the combination of remembered points whose residual is smallest."""
-    index = jnp.arange(state.points.shape[0])
-    usable = (index >= state.points.shape[0] - state.filled)[:, None]
-    residuals = jnp.where(usable, residual[None, :] - state.residuals, 0.0)
-    points = jnp.where(usable, point[None, :] - state.points, 0.0)
-    moves = jnp.where(usable, move[None, :] - state.moves, 0.0)
-    normal = residuals @ residuals.T
-    ridge = 1e-12 * jnp.trace(normal) + jnp.where(usable[:, 0], 1e-300, 1.0)
-    mix = jnp.linalg.solve(normal + jnp.diag(jnp.broadcast_to(ridge, index.shape)), residuals @ residual)
-    return point + state.size * move - mix @ (points + state.size * moves)
-
-
-def _flatten(sites: Sites) -> Float[Array, " V"]:
-    return jnp.concatenate([jnp.ravel(sites.linear), jnp.ravel(sites.precision)])
-
-
-def _unflatten(vector: Float[Array, " V"], like: Sites) -> Sites:
-    cut = like.linear.size
-    return Sites(vector[:cut].reshape(like.linear.shape), vector[cut:].reshape(like.precision.shape))

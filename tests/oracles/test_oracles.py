@@ -120,7 +120,7 @@ def bayesnewton_laplace_energy(case, result):
     y = read_set(case["set"])["Y"][:, 0]
     with jax.enable_x64(True):
         log_p = jax.vmap(result.model.likelihood.log_prob)(y, result.marginals.mean[:, 0])
-    return kl_divergence(result) - float(np.sum(log_p))
+    return kl_divergence(result) - float(np.sum(np.asarray(log_p)))
 
 
 def computed(case, result, wanted):

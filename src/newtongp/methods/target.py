@@ -17,7 +17,6 @@ from ..cubature import Cubature, nodes_and_weights
 from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood, row_covariance, row_log_prob, row_mean
 from ..linalg import (
-    is_positive_definite,
     outer,
     small_log_det,
     small_root,
@@ -25,9 +24,11 @@ from ..linalg import (
     small_solve_lower,
     small_solve_lower_transposed,
     small_solve_psd,
+    smallest_eigenvalue,
 )
 from .expectation import (
     Derivatives,
+    Tilted,
     closed_log_expected_density,
     covariance_gradient_of_log_expectation,
     derivatives,
@@ -167,7 +168,7 @@ class PowerDensity(Target):
         else:
             rule = rule_or_default(cubature, marginal.mean.shape[0])
             tilted = tilted_expectations(likelihood, y, marginal, rule, self.alpha)
-            log_z = _safe_log_z(tilted, marginal)
+            log_z = _safe_log_z(tilted)
         return Expansion(
             log_z.value / self.alpha,
             log_z.gradient / self.alpha,
@@ -187,28 +188,38 @@ class PowerDensity(Target):
         )
 
 
-def _safe_log_z(tilted, marginal: Gaussian) -> Derivatives:
+_QUADRATURE_TRUSTED, _QUADRATURE_USELESS = 0.01, 0.1
+
+
+def _safe_log_z(tilted: Tilted) -> Derivatives:
     """Derivatives of log Z such that C⁻¹ + ∇² log Z is positive definite.
 
-    For exact integrals C + C(∇² log Z)C is the tilted covariance, hence positive definite. Quadrature error
-    can spoil that for the expectations of derivatives; there the tilted moments themselves, which keep it
-    for non-negative weights, take over.
+    V = I + Lᵀ(∇² log Z)L is the tilted covariance in units of the cavity's (C = LLᵀ). There are two ways to it:
+    expectations of derivatives, which tend to VI as α → 0 but can lose positive definiteness to quadrature
+    error, and the tilted moments at the nodes, which keep it for non-negative weights. They differ by quadrature
+    error alone, so that error decides: the first where they agree, the second where they do not, and a mixture in
+    between, because a map that jumps from one to the other has no fixed point to converge to.
     """
     log_z, root = tilted.derivatives, tilted.root
     identity = jnp.eye(root.shape[0])
-    sound = is_positive_definite(identity + root.T @ log_z.hessian @ root)
     # Where C is singular its root has zeros on the diagonal, and the first form is the only one there is.
     usable = jnp.all(jnp.diagonal(root) > 0.0)
-    safe_root = jnp.where(usable, root, identity)
-    inverse_root = small_solve_lower(safe_root, identity)
+    inverse_root = small_solve_lower(jnp.where(usable, root, identity), identity)
     moment_gradient = inverse_root.T @ tilted.mean_shift
     moment_hessian = inverse_root.T @ (tilted.whitened_covariance - identity) @ inverse_root
-    keep = sound | ~usable
-    return Derivatives(
-        log_z.value,
-        jnp.where(keep, log_z.gradient, moment_gradient),
-        jnp.where(keep, log_z.hessian, moment_hessian),
-    )
+
+    floor = jnp.maximum(smallest_eigenvalue(tilted.whitened_covariance), 1e-12)
+    covariance_error = identity + root.T @ log_z.hessian @ root - tilted.whitened_covariance
+    shift_error = root.T @ log_z.gradient - tilted.mean_shift
+    disagreement = (jnp.max(jnp.abs(covariance_error)) * root.shape[0] + jnp.sum(shift_error**2)) / floor
+    trust = (_QUADRATURE_USELESS - disagreement) / (_QUADRATURE_USELESS - _QUADRATURE_TRUSTED)
+    trust = jnp.where(usable, jnp.clip(trust, 0.0, 1.0), 1.0)
+
+    def mix(first, second):
+        # Not a plain sum: 0 times the infinity of a useless expectation would be NaN.
+        return jnp.where(trust > 0.0, trust * first, 0.0) + (1.0 - trust) * second
+
+    return Derivatives(log_z.value, mix(log_z.gradient, moment_gradient), mix(log_z.hessian, moment_hessian))
 
 
 class StatisticalLinearisation(Target):

@@ -1,0 +1,8 @@
+"""`python -m newtongp` is the same as `newtongp`."""
+
+import sys
+
+from .cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
