@@ -40,8 +40,8 @@ def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
     if np.any(wrong):
         row, column = np.argwhere(wrong)[0]
         raise ValueError(
-            f"{name} must be finite, but row {row}, column {column} is {array[row, column]}: "
-            "drop that row, or mark its y as missing with NaN and give it a finite input"
+            f"{name} must be finite, but row {row}, column {column} is {array[row, column]}: drop that row "
+            "(only y may be missing)"
         )
     model.prior.check_inputs(array)
     return array
@@ -58,7 +58,7 @@ def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"))
 
 
 def _stand_in(observed: np.ndarray, likelihood: Likelihood) -> np.ndarray:
-    """A row that can occur, in place of missing ones: they are masked out, but NaN would pass through a mask's gradient.
+    """A row that can occur, in place of missing ones: they are masked out, but gradients would let NaN through.
 
     A likelihood that declares no support may still not allow every number, so there an observed row is safer.
     """

@@ -69,7 +69,8 @@ def as_real(value: Any) -> np.ndarray:
     elif array.dtype.kind == "O":
         array = np.array([_entry(entry, array.ndim) for entry in array.ravel()]).reshape(array.shape)
     else:
-        raise NotRealError(array.ravel()[0] if array.size else array)
+        entry = array.ravel()[0] if array.size else value
+        raise NotRealError(entry.item() if array.dtype.kind in "cUS" and array.size else entry)
     mask = np.ma.getmask(value) if isinstance(value, np.ma.MaskedArray) else np.ma.nomask
     return array if mask is np.ma.nomask else np.where(mask, np.nan, array)
 
@@ -77,9 +78,7 @@ def as_real(value: Any) -> np.ndarray:
 def _entry(entry: Any, ndim: int) -> float:
     if ndim > 0 and (entry is None or type(entry).__name__ == "NAType"):
         return np.nan
-    if isinstance(entry, (numbers.Number, np.bool_)) and not (
-        isinstance(entry, numbers.Complex) and not isinstance(entry, numbers.Real)
-    ):
+    if isinstance(entry, (numbers.Number, np.bool_)) and not isinstance(entry, (complex, np.complexfloating)):
         try:
             return float(entry)  # pyright: ignore[reportArgumentType]
         except OverflowError:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 from ..cubature import Cubature, has_negative_weights
 from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood
-from ..linalg import outer, project_psd, smallest_eigenvalue
+from ..linalg import outer, project_psd, small_root, smallest_eigenvalue
 from ..precision import parameter
 from .expectation import rule_or_default
 from .target import Expansion, Target
@@ -125,6 +125,10 @@ class QuasiNewton(Curvature):
     negative definiteness. `initial` is a number b for B₀ = −b·I; None starts from the size of the target's
     own curvature. `blend` carries (1−ρ)·B_old + ρ·B_new on instead of B_new, as the paper's experiments did.
 
+    Over (m, vec C) the target is not concave, and a pair that moves mostly in C can leave B with a steepness in m
+    that nothing in the target has. Its exact Hessian is known there, being twice its gradient in C or close to it:
+    the proposal takes B no steeper than `steepest` times that (None: B as it is, as in the paper).
+
     >>> QuasiNewton(damping=1.5)
     Traceback (most recent call last):
         ...
@@ -136,8 +140,16 @@ class QuasiNewton(Curvature):
     damping: Any
     initial: Any
     blend: bool = eqx.field(static=True)
+    steepest: Any
 
-    def __init__(self, damping: float | None = 0.8, initial: float | None = None, blend: bool = False):
+    def __init__(
+        self,
+        damping: float | None = 0.8,
+        initial: float | None = None,
+        blend: bool = False,
+        steepest: float | None = 2.0,
+    ):
+        self.steepest = None if steepest is None else parameter(steepest, "steepest", lower=1.0, strict=False)
         self.damping = None if damping is None else parameter(damping, "damping", lower=0.0, upper=1.0)
         self.initial = None if initial is None else parameter(initial, "initial", lower=0.0)
         self.blend = bool(blend)
@@ -159,7 +171,12 @@ class QuasiNewton(Curvature):
         start = self._start(view.hessian, view.point, point.shape[0])
         matrix = jnp.where(state.started, updated, start)
         carried = QuasiNewtonState(matrix, point, gradient, jnp.ones((), dtype=bool))
-        return matrix[:dimension, :dimension], carried
+        proposed = matrix[:dimension, :dimension]
+        if self.steepest is not None and view.covariance_gradient is not None:
+            root = small_root(view.point.covariance)
+            limit = self.steepest * jnp.maximum(_steepness(view.hessian, root), 0.01)
+            proposed = _limit_steepness(proposed, root, limit)
+        return proposed, carried
 
     def carry(self, old, new, step_size):
         if not self.blend:
@@ -209,20 +226,30 @@ def bfgs(
     return jnp.where(useful, updated, matrix)
 
 
-def shrink_to_keep_positive(
+def _steepness(matrix: Float[Array, "D D"], root: Float[Array, "D D"]) -> Float[Array, ""]:
+    """The largest eigenvalue of −LᵀBL, or 0 if it has no positive one."""
+    return jnp.maximum(-smallest_eigenvalue(root.T @ matrix @ root), 0.0)
+
+
+def _limit_steepness(
+    matrix: Float[Array, "D D"], root: Float[Array, "D D"], limit: Float[Array, ""]
+) -> Float[Array, "D D"]:
+    """B scaled down until its steepness is at most the limit."""
+    steepness = _steepness(matrix, root)
+    too_steep = steepness > limit
+    return matrix * jnp.where(too_steep, limit / jnp.where(too_steep, steepness, 1.0), 1.0)
+
+
+def keep_tilted_positive(
     matrix: Float[Array, "D D"], hessian: Float[Array, "D D"], root: Float[Array, "D D"], power: float
 ) -> Float[Array, "D D"]:
     """B scaled down until αB + C⁻¹ is safely positive definite, as power EP's rescaling R needs it.
 
-    I + αLᵀHL is the tilted covariance in units of the cavity's (C = LLᵀ). The exact H is at hand, being part of
-    the gradient in C; B is kept from claiming a tilted variance below half of the smallest one it gives.
+    I + αLᵀHL is the tilted covariance in units of the cavity's (C = LLᵀ). B is kept from claiming a tilted
+    variance below half of the smallest one that the exact H gives.
     """
-    exact = 1.0 + power * smallest_eigenvalue(root.T @ hessian @ root)
-    floor = jnp.clip(0.5 * exact, 1e-4, 0.5)
-    steepest = jnp.maximum(-smallest_eigenvalue(root.T @ matrix @ root), 0.0)
-    limit = (1.0 - floor) / power
-    too_steep = steepest > limit
-    return matrix * jnp.where(too_steep, limit / jnp.where(too_steep, steepest, 1.0), 1.0)
+    exact = 1.0 - power * _steepness(hessian, root)
+    return _limit_steepness(matrix, root, (1.0 - jnp.clip(0.5 * exact, 1e-4, 0.5)) / power)
 
 
 def rows_of(state: Any, n: int) -> Any:

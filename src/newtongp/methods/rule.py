@@ -15,7 +15,7 @@ from ..cubature import Cubature
 from ..gaussian import Gaussian, Sites, cavity
 from ..likelihoods.base import Likelihood
 from ..linalg import small_root, small_solve, symmetrise
-from .curvature import Curvature, QuasiNewton, shrink_to_keep_positive
+from .curvature import Curvature, QuasiNewton, keep_tilted_positive
 from .energy import row_energy, row_log_joint
 from .safeguard import Safeguard
 from .target import Target
@@ -132,7 +132,7 @@ def propose(
     if power > 0.0:
         if isinstance(method.curvature, QuasiNewton):
             root = small_root(view.point.covariance)
-            hessian = shrink_to_keep_positive(hessian, view.hessian, root, power)
+            hessian = keep_tilted_positive(hessian, view.hessian, root, power)
         gradient, hessian = rescale(gradient, hessian, view.point.covariance, power)
     if method.safeguard is not None:
         hessian = method.safeguard.correct(hessian, site, step_size)
