@@ -39,7 +39,9 @@ def VI(
     >>> VI().objective
     'vfe'
     """
-    return Method(ExpectedLogDensity(), curvature or Exact(), safeguard, cubature)
+    curvature = curvature or Exact()
+    minimises = safeguard is None and isinstance(curvature, Exact)
+    return Method(ExpectedLogDensity(descent=minimises), curvature, safeguard, cubature)
 
 
 def PowerEP(

@@ -33,6 +33,7 @@ from .expectation import (
     covariance_gradient_of_log_expectation,
     derivatives,
     expected_log_density,
+    hand_over,
     rule_or_default,
     tilted_expectations,
 )
@@ -134,13 +135,18 @@ class LinearisedDensity(Target):
 
 
 class ExpectedLogDensity(Target):
-    """E_q[log p(y | f)]: variational inference, `eq:vi-target`."""
+    """E_q[log p(y | f)]: variational inference, `eq:vi-target`.
+
+    `descent` keeps the Hessian consistent with the energy where nodes are too coarse for both, so that a short
+    enough step always lowers the energy.
+    """
 
     name = "vi"
     energy = "vfe"
+    descent: bool = eqx.field(static=True, default=False)
 
     def expand(self, likelihood, y, marginal, cubature):
-        expected = expected_log_density(likelihood, y, marginal, cubature)
+        expected = expected_log_density(likelihood, y, marginal, cubature, self.descent)
         return Expansion(*expected, covariance_gradient=0.5 * expected.hessian)
 
     def gauss_newton(self, likelihood, y, marginal, cubature, kind):
@@ -197,8 +203,7 @@ def _safe_log_z(tilted: Tilted) -> Derivatives:
     V = I + Lᵀ(∇² log Z)L is the tilted covariance in units of the cavity's (C = LLᵀ). There are two ways to it:
     expectations of derivatives, which tend to VI as α → 0 but can lose positive definiteness to quadrature
     error, and the tilted moments at the nodes, which keep it for non-negative weights. They differ by quadrature
-    error alone, so that error decides: the first where they agree, the second where they do not, and a mixture in
-    between, because a map that jumps from one to the other has no fixed point to converge to.
+    error alone, so that error decides: the first where they agree, the second where they do not.
     """
     log_z, root = tilted.derivatives, tilted.root
     identity = jnp.eye(root.shape[0])
@@ -212,12 +217,10 @@ def _safe_log_z(tilted: Tilted) -> Derivatives:
     covariance_error = identity + root.T @ log_z.hessian @ root - tilted.whitened_covariance
     shift_error = root.T @ log_z.gradient - tilted.mean_shift
     disagreement = (jnp.max(jnp.abs(covariance_error)) * root.shape[0] + jnp.sum(shift_error**2)) / floor
-    trust = (_QUADRATURE_USELESS - disagreement) / (_QUADRATURE_USELESS - _QUADRATURE_TRUSTED)
-    trust = jnp.where(usable, jnp.clip(trust, 0.0, 1.0), 1.0)
+    error = jnp.where(usable, disagreement, 0.0)
 
     def mix(first, second):
-        # Not a plain sum: 0 times the infinity of a useless expectation would be NaN.
-        return jnp.where(trust > 0.0, trust * first, 0.0) + (1.0 - trust) * second
+        return hand_over(error, _QUADRATURE_TRUSTED, _QUADRATURE_USELESS, first, second)
 
     return Derivatives(log_z.value, mix(log_z.gradient, moment_gradient), mix(log_z.hessian, moment_hessian))
 

@@ -1,0 +1,102 @@
+"""The rooms keep to themselves: which imports which, where linear algebra is, and who touches JAX's settings."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import newtongp
+
+ROOT = Path(newtongp.__file__).parent
+FILES = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
+
+
+def imported(name):
+    """Everything a file imports, as full dotted names."""
+    package = ["newtongp", *Path(name).parent.parts]
+    found = set()
+    for node in ast.walk(FILES[name]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            found |= {f"{base}.{alias.name}" for alias in node.names} | {base}
+    return found
+
+
+def rooms(name):
+    """The rooms of newtongp that a file imports."""
+    return {full.split(".")[1] for full in imported(name) if full.startswith("newtongp.")}
+
+
+FORBIDDEN = {
+    "priors": {"methods", "infer", "steps", "results", "likelihoods", "predict"},
+    "methods": {"priors", "infer", "steps", "results", "predict"},
+    "likelihoods": {"priors", "methods", "infer", "steps", "results", "kernels", "predict", "model"},
+    "kernels": {"priors", "methods", "infer", "steps", "results", "likelihoods", "predict", "model"},
+    "linalg.py": {"priors", "methods", "infer", "steps", "results", "likelihoods", "kernels", "gaussian"},
+    "gaussian.py": {"priors", "methods", "infer", "steps", "results", "likelihoods", "kernels"},
+    "cubature.py": {"priors", "methods", "infer", "steps", "results", "likelihoods", "kernels"},
+    "steps.py": {"priors", "methods", "infer", "likelihoods", "kernels"},
+    "precision.py": {"priors", "methods", "infer", "steps", "results", "likelihoods", "kernels", "gaussian", "linalg"},
+}
+
+
+@pytest.mark.parametrize("room", FORBIDDEN)
+def test_a_room_imports_only_what_it_may(room):
+    files = [name for name in FILES if Path(name).parts[0] == room]
+    assert files
+    assert {name: rooms(name) & FORBIDDEN[room] for name in files if rooms(name) & FORBIDDEN[room]} == {}
+
+
+def test_the_reader_of_imports_sees_them_all():
+    assert {"priors", "methods", "likelihoods"} <= rooms("infer.py")
+    assert "newtongp.priors.base" in imported("priors/dense.py")
+    assert "linalg" in rooms("priors/dense.py")
+
+
+def dotted(node):
+    parts = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([*([node.id] if isinstance(node, ast.Name) else []), *reversed(parts)])
+
+
+def foreign_linear_algebra(name):
+    """Lines that reach for someone else's linear algebra: jnp.linalg, jax.scipy.linalg, jax.lax.linalg, scipy.linalg."""
+    used = [
+        f"{name}:{node.lineno} {dotted(node)}"
+        for node in ast.walk(FILES[name])
+        if isinstance(node, ast.Attribute) and ".linalg." in f"{dotted(node)}." and not dotted(node).endswith(".linalg")
+    ]
+    taken = [full for full in imported(name) if "linalg" in full.split(".") and not full.startswith("newtongp.")]
+    return used + [f"{name} {full}" for full in taken]
+
+
+def test_linear_algebra_is_in_one_room():
+    assert [line for name in FILES if name != "linalg.py" for line in foreign_linear_algebra(name)] == []
+    assert foreign_linear_algebra("linalg.py")
+
+
+def test_nobody_touches_the_settings_of_jax():
+    touched = [
+        f"{name}:{node.lineno}"
+        for name, tree in FILES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and dotted(node).startswith("jax.config")
+    ]
+    assert touched == []
+    assert [name for name in FILES if any(full.startswith("jax.config") for full in imported(name))] == []
+
+
+def test_only_results_know_how_to_predict_and_only_when_asked():
+    """`results` imports `predict` inside its methods, so that neither needs the other to be imported first."""
+    top = [node for node in FILES["results.py"].body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    assert not any("predict" in {alias.name for alias in node.names} for node in top)
+
+
+def test_every_public_name_is_there():
+    assert [name for name in newtongp.__all__ if not hasattr(newtongp, name)] == []
+    assert len(newtongp.__all__) < 45
