@@ -65,7 +65,7 @@ def dotted(node):
 
 
 def foreign_linear_algebra(name):
-    """Lines that reach for someone else's linear algebra: jnp.linalg, jax.scipy.linalg, jax.lax.linalg, scipy.linalg."""
+    """Lines that reach for someone else's linear algebra: jnp.linalg, jax.lax.linalg, scipy.linalg, ..."""
     used = [
         f"{name}:{node.lineno} {dotted(node)}"
         for node in ast.walk(FILES[name])

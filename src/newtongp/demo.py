@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from scipy.stats import t
 
 from . import datasets, kernels, likelihoods, means
 from .infer import infer
@@ -44,8 +45,8 @@ def run(out: str | Path, console: Console | None = None) -> Result:
     )
 
     chosen, energies = choose(x, y)
-    model = in_data_units(chosen, x, y)
-    kernel, noise = model.prior.kernel, model.likelihood
+    kernel, noise = in_data_units(chosen, x, y)
+    model = assemble(chosen, x, y)
     console.print(
         f"Hyperparameters: the best of a grid of {len(GRID)} by VI's energy (from {min(energies):.1f} to "
         f"{max(energies):.1f}), not learned: lengthscale {float(kernel.lengthscale):.1f} ms, noise scale "
@@ -56,24 +57,29 @@ def run(out: str | Path, console: Console | None = None) -> Result:
     results, table = compare(model, x, y)
     console.print(table)
     result = results["VI"]
-    grid = np.linspace(0.0, 75.0, 126)
+    grid = np.linspace(0.0, 75.0, 101)
     console.print("\n[bold]What VI found[/bold]")
-    for sentence in findings(result, x, y, grid):
+    for sentence in findings(result, noise, x, y, last=grid[-1]):
         console.print(f"- {sentence}")
     console.print(f"\nFigure: {draw(result, x, y, grid, folder / 'motorcycle.png')}", soft_wrap=True)
     return result
 
 
-def in_data_units(standard: Standard, x: np.ndarray, y: np.ndarray) -> Model:
-    """The model of standardised data, written in the units of the data: its predictions need no way back."""
+def in_data_units(standard: Standard, x: np.ndarray, y: np.ndarray) -> tuple[kernels.Matern52, likelihoods.StudentT]:
+    """Kernel and noise of standardised data, written in the units of the data."""
     kernel = kernels.Matern52(variance=y.var(), lengthscale=standard.lengthscale * x.std())
-    noise = likelihoods.StudentT(df=DEGREES_OF_FREEDOM, scale=standard.noise * y.std())
+    return kernel, likelihoods.StudentT(df=DEGREES_OF_FREEDOM, scale=standard.noise * y.std())
+
+
+def assemble(standard: Standard, x: np.ndarray, y: np.ndarray) -> Model:
+    """The model of standardised data, written in the units of the data: its predictions need no way back."""
+    kernel, noise = in_data_units(standard, x, y)
     return Model(GP(kernel, mean=means.Constant(y.mean())), noise)
 
 
 def choose(x: np.ndarray, y: np.ndarray) -> tuple[Standard, list[float]]:
     """The point of the grid with the lowest energy, and all energies."""
-    energies = [infer(in_data_units(standard, x, y), x, y).energy for standard in GRID]
+    energies = [infer(assemble(standard, x, y), x, y).energy for standard in GRID]
     return GRID[int(np.argmin(energies))], energies
 
 
@@ -97,7 +103,7 @@ def compare(model: Model, x: np.ndarray, y: np.ndarray) -> tuple[dict[str, Resul
     return results, table
 
 
-def findings(result: Result, x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> list[str]:
+def findings(result: Result, noise: likelihoods.StudentT, x: np.ndarray, y: np.ndarray, last: float) -> list[str]:
     """What the posterior says, in sentences."""
     fine = np.linspace(x.min(), x.max(), 300)
     curves = result.sample(0, fine, 4000)[:, :, 0]
@@ -105,29 +111,26 @@ def findings(result: Result, x: np.ndarray, y: np.ndarray, grid: np.ndarray) -> 
     low, high = np.quantile(peaks, [0.025, 0.975])
     early, late = np.quantile(times, [0.025, 0.975])
     outliers = int(np.sum(result.sites.precision[:, 0, 0] < 0.0))
-    prediction = result.predict(grid)
-    lower, upper = prediction.quantile([0.025, 0.975])
-    inside = np.mean((np.interp(x, grid, lower) <= y) & (y <= np.interp(x, grid, upper)))
+    draws = result.sample_y(1, np.append(x, last), 4000)
+    lower, upper = np.quantile(draws, [0.025, 0.975], axis=0)
+    inside = np.mean((lower[:-1] <= y) & (y <= upper[:-1]))
     return [
         f"The head decelerates most at {np.median(times):.1f} ms (95 % interval {early:.1f} to {late:.1f} ms), with "
         f"{-np.median(peaks):.0f} g (95 % interval {-high:.0f} to {-low:.0f} g).",
-        f"The noise has a scale of {float(result.model.likelihood.scale):.0f} g; its middle half lies within "
-        f"±{_middle_half(result):.0f} g.",
+        f"The noise has a scale of {float(noise.scale):.0f} g; its middle half lies within "
+        f"±{_middle_half(noise):.0f} g.",
         f"{outliers} of the {len(y)} rows are so far from the curve that the robust noise treats them as outliers "
         "(the precision of their sites is negative).",
-        f"{100 * inside:.0f} % of the rows lie in the 95 % band. The noise of this model is the same at all times, so the band is "
-        "too wide in the first 15 ms, where the data hardly vary.",
-        f"At {grid[-1]:.0f} ms, {grid[-1] - x.max():.0f} ms after the last row, the forecast is {prediction.mean[-1]:.0f} g "
+        f"{100 * inside:.0f} % of the rows lie in the 95 % band. The noise of this model is the same at all times, so "
+        "the band is too wide in the first 15 ms, where the data hardly vary.",
+        f"At {last:.0f} ms, {last - x.max():.0f} ms after the last row, the forecast is {np.median(draws[:, -1]):.0f} g "
         f"(95 % interval {lower[-1]:.0f} to {upper[-1]:.0f} g): back at the prior, as it should be so far out.",
     ]
 
 
-def _middle_half(result: Result) -> float:
+def _middle_half(noise: likelihoods.StudentT) -> float:
     """The upper quartile of the noise."""
-    from scipy.stats import t
-
-    noise = result.model.likelihood
-    return float(t.ppf(0.75, float(noise.df)) * noise.scale)
+    return float(noise.scale) * float(t.ppf(0.75, float(noise.df)))
 
 
 def draw(result: Result, x: np.ndarray, y: np.ndarray, grid: np.ndarray, path: Path) -> Path:

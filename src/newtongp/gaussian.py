@@ -57,16 +57,6 @@ def interpolate(old: Sites, new: Sites, step_size: Float[Array, ""]) -> Sites:
     )
 
 
-def log_site(f: Float[Array, " D"], site: Sites) -> Float[Array, ""]:
-    """log t(f) = λᵀf − ½ fᵀΛf."""
-    return site.linear @ f - 0.5 * f @ site.precision @ f
-
-
-def expected_log_site(marginal: Gaussian, site: Sites) -> Float[Array, ""]:
-    """E[log t(f)] under the marginal."""
-    return log_site(marginal.mean, site) - 0.5 * jnp.sum(site.precision * marginal.covariance)
-
-
 class Cavity(NamedTuple):
     """q(f) / t(f)^α: the cavity, whether it is proper, and log det(C C_cav⁻¹)."""
 
@@ -91,10 +81,17 @@ def cavity(marginal: Gaussian, site: Sites, power: float) -> Cavity:
     )
 
 
-def log_expected_site_power(cavity: Cavity, marginal: Gaussian, site: Sites, power: float) -> Float[Array, ""]:
-    """log E_cav[t(f)^α], the second term of `eq:pep-energy` (times α)."""
-    mean = cavity.gaussian.mean
-    tilt = site.linear - site.precision @ mean
+def relative_log_expected_site_power(cavity: Cavity, marginal: Gaussian, site: Sites, power: float) -> Float[Array, ""]:
+    """(1/α) log E_cav[t(f)^α] − log t(m), for the second term of `eq:pep-energy`.
+
+    Taken relative to log t(m), so that nothing of the size of Λm² is ever added and subtracted again.
+    """
+    slope = site.linear - site.precision @ marginal.mean
+    move = cavity.gaussian.mean - marginal.mean
+    tilt = slope - site.precision @ move
     return (
-        0.5 * cavity.log_det_ratio + power * log_site(mean, site) + 0.5 * power**2 * tilt @ marginal.covariance @ tilt
+        0.5 * cavity.log_det_ratio / power
+        + slope @ move
+        - 0.5 * move @ site.precision @ move
+        + 0.5 * power * tilt @ marginal.covariance @ tilt
     )

@@ -92,7 +92,7 @@ def _look(problem: _Problem, method: Method, sites: Sites) -> tuple[Conditioned,
 
 
 def _energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
-    return jnp.sum(numbers.energy) - conditioned.log_normaliser
+    return jnp.sum(numbers.energy) + 0.5 * (conditioned.distance + conditioned.log_det)
 
 
 def _propose(
@@ -133,7 +133,8 @@ def _measure(problem: _Problem, method, sites: Sites, memory: Any) -> _Point:
     energy = _energy(conditioned, numbers)
     objective = energy
     if local.objective == "log_joint":
-        objective = jnp.sum(numbers.objective) + 0.5 * conditioned.distance
+        # The rows' share of the Laplace energy is −log p(y | m): without the log determinant, the log joint.
+        objective = energy - 0.5 * conditioned.log_det
     # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
     row_memory = None if isinstance(method, FirstOrderVI) else memory
     proposal, _ = _propose_rows(problem, local, views, sites, row_memory, jnp.zeros(()))
@@ -143,7 +144,7 @@ def _measure(problem: _Problem, method, sites: Sites, memory: Any) -> _Point:
     cavities = jnp.all(numbers.proper)
     failure = jnp.where(cavities, Status.NON_FINITE.value, Status.IMPROPER_CAVITY.value)
     failure = jnp.where(conditioned.proper, failure, Status.IMPROPER_POSTERIOR.value)
-    rounding = 1e-13 * (jnp.abs(objective) + jnp.sum(jnp.abs(numbers.objective)) + 1.0)
+    rounding = 1e-13 * (jnp.abs(objective) + jnp.sum(jnp.abs(numbers.energy)) + 1.0)
     outcome = Outcome(conditioned.proper & cavities & finite, objective, rounding, size)
     return _Point(sites, memory, conditioned.marginals, views, residuals, energy, outcome, failure)
 

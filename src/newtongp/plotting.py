@@ -55,8 +55,9 @@ def plot_prediction(
         ax = pyplot.subplots(figsize=(9.0, 5.0), layout="constrained")[1]
 
     prediction = result.predict(new_inputs, **row_parameters)
+    ends = prediction.quantile([0.5 + 0.5 * sign * level for level in widest_first for sign in (-1, 1)])
     for rank, level in enumerate(widest_first):
-        lower, upper = prediction.quantile([0.5 - 0.5 * level, 0.5 + 0.5 * level])
+        lower, upper = ends[2 * rank], ends[2 * rank + 1]
         shade = 0.16 + 0.2 * rank
         ax.fill_between(
             new_inputs, lower, upper, color=_BAND, alpha=shade, linewidth=0, label=f"{100 * level:g} % of new data"

@@ -180,10 +180,19 @@ def _count(n: Any) -> int:
 class _FineRule(Cubature):
     """The trapezoidal rule, for one latent: unlike Gauss-Hermite it resolves p(y | f) far narrower than q(f)."""
 
+    spacing: float = eqx.field(static=True)
+    reach: float = eqx.field(static=True)
+
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        nodes = np.linspace(-12.0, 12.0, 481)
+        half = np.arange(self.spacing, self.reach, self.spacing)
+        nodes = np.concatenate([-half[::-1], [0.0], half])
         weights = np.exp(-0.5 * nodes**2)
         return nodes[:, None], weights / weights.sum()
+
+
+_FOR_DENSITIES = _FineRule(0.05, 12.0)
+# Distribution functions vary more slowly than densities, and many are dear.
+_FOR_QUANTILES = _FineRule(0.2, 7.0)
 
 
 def _cubature(result: Result) -> Cubature | None:
@@ -192,8 +201,8 @@ def _cubature(result: Result) -> Cubature | None:
     return None if isinstance(rule, PointRule) else rule
 
 
-def _fine(cubature: Cubature | None, latents: int) -> Cubature:
-    return _FineRule() if latents == 1 else rule_or_default(cubature, latents)
+def _rule(cubature: Cubature | None, latents: int, fine: _FineRule) -> Cubature:
+    return fine if latents == 1 else rule_or_default(cubature, latents)
 
 
 def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
@@ -241,7 +250,7 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian):
     """E[y] = E[E[y|f]] and Cov[y] = E[Cov[y|f]] + Cov[E[y|f]]."""
 
     def row(likelihood, gaussian):
-        rule = _fine(cubature, gaussian.mean.shape[0])
+        rule = _rule(cubature, gaussian.mean.shape[0], _FOR_DENSITIES)
         nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
         means = jax.vmap(lambda f: row_mean(likelihood, f))(nodes)
         noises = jax.vmap(lambda f: row_covariance(likelihood, f))(nodes)
@@ -259,7 +268,7 @@ def _log_densities(likelihood, cubature, latent: Gaussian, y: Float[Array, "M P"
         closed = row_log_expected_power(likelihood, y, gaussian.mean, gaussian.covariance, 1.0)
         if closed is not None:
             return closed
-        return log_expected_density(likelihood, y, gaussian, _fine(cubature, gaussian.mean.shape[0]))
+        return log_expected_density(likelihood, y, gaussian, _rule(cubature, gaussian.mean.shape[0], _FOR_DENSITIES))
 
     return _over_rows(likelihood, row, latent, y)
 
@@ -285,7 +294,7 @@ def _draw_outputs(likelihood, key: Any, latents: Float[Array, "n M D"]) -> Float
 
 # Quantiles: bisection on the predictive distribution function -------------------------------------
 
-_BISECTIONS = 64
+_BISECTIONS = 54
 _REACH = 700.0
 """exp of more overflows."""
 _LARGEST_COUNT = 2.0**52
@@ -296,7 +305,7 @@ def _quantiles(likelihood, cubature, latent, probabilities) -> Float[Array, "Q M
     support = likelihood.support
 
     def row(likelihood, gaussian):
-        rule = rule_or_default(cubature, gaussian.mean.shape[0])
+        rule = _rule(cubature, gaussian.mean.shape[0], _FOR_QUANTILES)
         nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
 
         def cdf(y):

@@ -138,9 +138,7 @@ def _trial(memory: _Acceleration, move: Move, size: Float[Array, ""]) -> Sites:
     return _unflatten(jnp.where(memory.next, extrapolated, _flatten(plain)), move.sites)
 
 
-def _remember(
-    memory: _Acceleration, move: Move, accept: Bool[Array, ""], slow: Bool[Array, ""]
-) -> _Acceleration:
+def _remember(memory: _Acceleration, move: Move, accept: Bool[Array, ""], slow: Bool[Array, ""]) -> _Acceleration:
     """Add the point that an accepted step started from; forget everything after a refusal."""
     if memory.points.shape[0] == 0:
         return memory

@@ -16,7 +16,7 @@ from ..gaussian import Gaussian, Sites, cavity
 from ..likelihoods.base import Likelihood
 from ..linalg import small_root, small_solve, symmetrise
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
-from .energy import row_energy, row_log_joint
+from .energy import row_energy
 from .safeguard import Safeguard
 from .target import Target
 from .view import RowView
@@ -71,10 +71,9 @@ class Method(eqx.Module):
 
 
 class RowNumbers(eqx.Module):
-    """One row's share of the energy and of the objective, and whether the cavities they need are proper."""
+    """One row's share of the energy, and whether the cavities that it and the update need are proper."""
 
     energy: Float[Array, "*rows"]
-    objective: Float[Array, "*rows"]
     proper: Bool[Array, "*rows"]
 
 
@@ -95,7 +94,6 @@ def evaluate(
     expansion = target.expand(likelihood, y, point, method.cubature)
     hessian = method.curvature.evaluate(target, likelihood, y, point, method.cubature, expansion)
     energy = row_energy(target.energy, method.energy_power, likelihood, y, marginal, site, method.cubature)
-    objective = row_log_joint(likelihood, y, marginal) if method.objective == "log_joint" else energy.value
     nothing = jnp.zeros(())
     slope = expansion.covariance_gradient if method.curvature.needs_covariance_gradient(target) else None
     return (
@@ -107,7 +105,6 @@ def evaluate(
         ),
         RowNumbers(
             jnp.where(observed, energy.value, nothing),
-            jnp.where(observed, objective, nothing),
             ~observed | (proper & energy.proper),
         ),
     )

@@ -14,10 +14,10 @@ class Conditioned(eqx.Module):
     """q(f) ∝ p(f) ∏ tₙ(fₙ), as far as inference needs it: one marginal a row and three numbers."""
 
     marginals: Gaussian
-    log_normaliser: Float[Array, ""]
-    """log ∫ p(f) ∏ tₙ(fₙ) df."""
     distance: Float[Array, ""]
     """(m − μ)ᵀ K⁻¹ (m − μ): how far the mean has moved from the prior's."""
+    log_det: Float[Array, ""]
+    """log det(I + ΛK): how much the sites have narrowed it."""
     proper: Bool[Array, ""]
 
 

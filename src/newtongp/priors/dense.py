@@ -57,7 +57,7 @@ class GP(Prior):
         tilt = _tilt(workspace, sites)
 
         def of_factors(factors: _Factors):
-            weights, shift = _weights(workspace, sites, factors, tilt)
+            weights, shift = _weights(workspace, factors, tilt)
             variances = factors.variances(workspace)
             return weights, shift, variances, factors.log_det, factors.proper
 
@@ -68,8 +68,8 @@ class GP(Prior):
         )
         return Conditioned(
             Gaussian(workspace.mean + shift, covariance),
-            _log_normaliser(workspace, sites, tilt, shift, log_det),
             jnp.sum(shift * weights),
+            log_det,
             proper,
         )
 
@@ -78,7 +78,7 @@ class GP(Prior):
         tilt = _tilt(workspace, sites)
 
         def of_factors(factors: _Factors):
-            weights, shift = _weights(workspace, sites, factors, tilt)
+            weights, shift = _weights(workspace, factors, tilt)
             return weights, shift, factors.variances(workspace), factors.log_det, factors.stored()
 
         weights, shift, covariance, log_det, stored = jax.lax.cond(
@@ -154,6 +154,7 @@ class _Factors(NamedTuple):
     """Factors of the posterior: L_B, V = L_B⁻¹R₊ᵀK, and for indefinite sites L_E and W = L_E⁻¹R₋ᵀC₊."""
 
     positive: Float[Array, "N D D"]
+    negative: Float[Array, "N D D"] | None
     factor: Float[Array, "ND ND"]
     half: Float[Array, "ND ND"]
     overlap: Float[Array, "ND ND"] | None
@@ -186,7 +187,7 @@ def _factorise(workspace: Workspace, positive: Float[Array, "N D D"]) -> _Factor
     factor = linalg.cholesky(matrix)
     half = linalg.solve_lower(factor, projected)
     proper = jnp.all(jnp.isfinite(jnp.diagonal(factor)))
-    return _Factors(positive, factor, half, None, None, None, linalg.log_det_from_cholesky(factor), proper)
+    return _Factors(positive, None, factor, half, None, None, None, linalg.log_det_from_cholesky(factor), proper)
 
 
 def _factorise_indefinite(
@@ -201,6 +202,7 @@ def _factorise_indefinite(
     half = linalg.solve_lower(factor, remaining)
     return _Factors(
         positive,
+        negative,
         first.factor,
         first.half,
         overlap,
@@ -217,29 +219,42 @@ def _tilt(workspace: Workspace, sites: Sites) -> Float[Array, "N D"]:
 
 
 def _weights(
-    workspace: Workspace, sites: Sites, factors: _Factors, tilt: Float[Array, "N D"]
+    workspace: Workspace, factors: _Factors, tilt: Float[Array, "N D"]
 ) -> tuple[Float[Array, "N D"], Float[Array, "N D"]]:
-    """α = (I + ΛK)⁻¹(λ − Λμ) and Kα = m − μ.
-
-    The factors give α with an error of the order of ΛK's condition; one step of iterative refinement
-    brings it back to rounding, which is what precise data (large Λ) needs.
-    """
-
-    def apply_precision(vector):
-        return jnp.einsum("nij,nj->ni", sites.precision, vector)
-
-    def solve(right):
-        # (I + ΛK)⁻¹ = I − ΛC, with C = K − VᵀV + WᵀW.
-        flat = right.reshape(-1)
-        product = _apply_gram(workspace.gram, right).reshape(-1) - factors.half.T @ (factors.half @ flat)
-        if factors.negative_half is not None:
-            product = product + factors.negative_half.T @ (factors.negative_half @ flat)
-        return right - apply_precision(product.reshape(right.shape))
-
-    weights = solve(tilt)
-    missing = tilt - weights - apply_precision(_apply_gram(workspace.gram, weights))
-    weights = weights + solve(missing)
+    """α = (I + ΛK)⁻¹(λ − Λμ) and Kα = m − μ."""
+    weights = _solve_positive(workspace, factors, tilt)
+    shift = _apply_gram(workspace.gram, weights)
+    if factors.negative_factor is None:
+        return weights, shift
+    inner = linalg.solve_lower(factors.negative_factor, _apply_roots(factors.negative, shift, transpose=True))
+    inner = linalg.solve_lower(factors.negative_factor, inner, transpose=True)
+    weights = _solve_positive(workspace, factors, tilt + _apply_roots(factors.negative, inner))
     return weights, _apply_gram(workspace.gram, weights)
+
+
+def _solve_positive(workspace: Workspace, factors: _Factors, right: Float[Array, "N D"]) -> Float[Array, "N D"]:
+    """(I + R₊R₊ᵀK)⁻¹ right, to rounding however large Λ is.
+
+    The matrix takes R₊b to R₊B⁻¹b, with nothing to cancel. What of `right` can be written that way with b of
+    moderate size is, which is where the data are precise; the rest goes through I − R₊B⁻¹R₊ᵀK.
+    """
+    roots = factors.positive
+    sizes = jnp.sum(roots**2, axis=1)
+    variances = jnp.max(jnp.diagonal(workspace.gram, axis1=1, axis2=2), axis=0)
+    informative = sizes * variances[:, None] > 1.0
+    inside = jnp.einsum("ndr,nd->nr", roots, right)
+    inside = jnp.where(informative, inside / jnp.where(informative, sizes, 1.0), 0.0)
+    rest = right - jnp.einsum("ndr,nr->nd", roots, inside)
+    pulled = _apply_roots(roots, _apply_gram(workspace.gram, rest), transpose=True)
+    half = linalg.solve_lower(factors.factor, inside.reshape(-1) - pulled)
+    return rest + _apply_roots(roots, linalg.solve_lower(factors.factor, half, transpose=True))
+
+
+def _apply_roots(roots: Float[Array, "N D D"], vector: Float[Array, "..."], transpose: bool = False):
+    """R applied to a flat vector over root columns, as (N, D); or Rᵀ applied to (N, D), flat."""
+    if transpose:
+        return jnp.einsum("ndr,nd->nr", roots, vector).reshape(-1)
+    return jnp.einsum("ndr,nr->nd", roots, vector.reshape(roots.shape[0], -1))
 
 
 def _log_normaliser(workspace, sites, tilt, shift, log_det) -> Float[Array, ""]:
