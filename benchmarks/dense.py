@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 
-ROWS, REPEATS = 2000, 7
+ROWS, REPEATS, DETAIL_REPEATS = 2000, 7, 3
 SHORT, LONG = 2, 8
 TARGET = 3.0
 
@@ -57,11 +57,13 @@ def measure(rows: int, repeats: int, one_thread: bool) -> dict:
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
     x, y = classification(rows)
-    runs = {**lapack(x), **parts(x), "short": inference(x, y, SHORT), "long": inference(x, y, LONG)}
-    for run in runs.values():
+    compared = {**lapack(x), "short": inference(x, y, SHORT), "long": inference(x, y, LONG)}
+    detail = parts(x)
+    for run in (*compared.values(), *detail.values()):
         run()
-    seconds = {name: [] for name in runs}
-    for _ in range(repeats):
+    seconds = {name: [] for name in (*compared, *detail)}
+    for turn in range(repeats):
+        runs = {**compared, **detail} if turn < DETAIL_REPEATS else compared
         for name, run in runs.items():
             start = clock()
             run()

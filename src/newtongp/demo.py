@@ -123,8 +123,9 @@ def findings(result: Result, noise: likelihoods.StudentT, x: np.ndarray, y: np.n
         "(the precision of their sites is negative).",
         f"{100 * inside:.0f} % of the rows lie in the 95 % band. The noise of this model is the same at all times, so "
         "the band is too wide in the first 15 ms, where the data hardly vary.",
-        f"At {last:.0f} ms, {last - x.max():.0f} ms after the last row, the forecast is {np.median(draws[:, -1]):.0f} g "
-        f"(95 % interval {lower[-1]:.0f} to {upper[-1]:.0f} g): back at the prior, as it should be so far out.",
+        f"At {last:.0f} ms, {last - x.max():.0f} ms after the last row, the forecast is "
+        f"{np.median(draws[:, -1]):.0f} g (95 % interval {lower[-1]:.0f} to {upper[-1]:.0f} g): back at the prior, "
+        "as it should be so far out.",
     ]
 
 
