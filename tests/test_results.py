@@ -50,7 +50,7 @@ def test_a_failed_run_keeps_its_last_good_step():
 
 
 def test_a_failure_is_raised_with_the_result_that_was_left():
-    with pytest.raises(ng.InferenceError, match="improper_posterior: .*last good step was kept.*smaller rho") as caught:
+    with pytest.raises(ng.InferenceError, match=r"improper_posterior: .*last good step.*smaller rho") as caught:
         infer(**FULL)
     assert caught.value.result.status is ng.Status.IMPROPER_POSTERIOR
     assert np.isfinite(caught.value.result.energy)

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.core
+import jax.numpy as jnp
 import numpy as np
 
 _P = ParamSpec("_P")
@@ -64,7 +65,7 @@ def as_real(value: Any) -> np.ndarray:
         array = np.asarray(value)
     except (TypeError, ValueError):  # ragged, or something that refuses to be an array
         raise NotRealError(value) from None
-    if array.dtype.kind in "fiub" or jax.dtypes.issubdtype(array.dtype, np.floating):
+    if array.dtype.kind in "fiub" or jnp.issubdtype(array.dtype, np.floating):
         array = np.array(array, dtype=np.float64)
     elif array.dtype.kind == "O":
         array = np.array([_entry(entry, array.ndim) for entry in array.ravel()]).reshape(array.shape)

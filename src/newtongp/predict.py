@@ -139,7 +139,7 @@ def as_key(key: Any) -> Any:
         if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
             return jax.random.key(int(key))
         if isinstance(key, jax.Array):
-            typed = jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key)
+            typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
             single = key if typed else jax.random.wrap_key_data(key)
             if single.shape == ():
                 return single

@@ -181,21 +181,21 @@ KERNEL_ORDER = ("Matern52", "Matern32", "RBF")
 
 
 def slow_cases():
-    """Dense at N = 2000; Beta, whose derivatives compile slowly; what only repeats a case with another kernel."""
+    """Dense at N = 2000; Beta, whose derivatives compile slowly; repetitions with another kernel or data set."""
     slow = {name for name, case in CASES.items() if "N2000" in name or case["likelihood"]["type"] == "beta"}
-    preferred = {}
+    groups = {}
     for case in CASES.values():
-        kernel = case["kernel"]["type"]
         if case["likelihood"]["type"] != "gaussian":
-            preferred[like(case)] = min(preferred.get(like(case), kernel), kernel, key=KERNEL_ORDER.index)
-    repeats = {
-        name for name, case in CASES.items() if preferred.get(like(case), "") not in ("", case["kernel"]["type"])
-    }
-    return slow | repeats
+            alike = case["likelihood"]["type"], case["method"].replace("Markov", "")
+            groups.setdefault(alike, []).append(case)
+    for group in groups.values():
+        first = min(map(setting, group))
+        slow |= {case["name"] for case in group if setting(case) != first}
+    return slow
 
 
-def like(case):
-    return case["set"], case["likelihood"]["type"], case["method"].replace("Markov", "")
+def setting(case):
+    return KERNEL_ORDER.index(case["kernel"]["type"]), case["set"]
 
 
 SLOW = slow_cases()

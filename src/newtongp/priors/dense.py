@@ -17,6 +17,7 @@ from .. import linalg
 from ..gaussian import Gaussian, Sites
 from ..kernels import Independent, Kernel, diagonals, grams, num_latents
 from ..means import as_mean
+from ..precision import in_double
 from .base import Conditioned, Posterior, Prior
 
 
@@ -277,6 +278,7 @@ class DensePosterior(Posterior):
     overlap: Any
     negative_factor: Any
 
+    @in_double
     def predict(self, x: Float[Array, "M P"]) -> Gaussian:
         cross, half, negative_half = self._halves(x)
         latents = self.prior.num_latents
@@ -284,6 +286,7 @@ class DensePosterior(Posterior):
         covariance = prior - _block_diagonal(half, latents) + _block_diagonal(negative_half, latents)
         return Gaussian(self._mean(x, cross), covariance)
 
+    @in_double
     def joint(self, x: Float[Array, "M P"]) -> Gaussian:
         cross, half, negative_half = self._halves(x)
         prior = _full(grams(self.prior.kernel, x, x))
