@@ -62,7 +62,7 @@ def test_conditioning_is_what_the_definition_says(latents, kind, repeated):
     mean, covariance, log_z = dense_answer(prior, x, sites)
     with jax.enable_x64(True):
         workspace = prior.prepare(jax.numpy.asarray(x))
-        stepwise = prior.marginals(workspace, jax.tree.map(jax.numpy.asarray, sites))
+        stepwise = workspace.marginals(jax.tree.map(jax.numpy.asarray, sites))
         posterior = prior.condition(workspace, jax.tree.map(jax.numpy.asarray, sites))
         joint = posterior.joint(jax.numpy.asarray(x))
         again = posterior.predict(jax.numpy.asarray(x))
@@ -84,7 +84,7 @@ def test_an_improper_posterior_is_called_improper_even_with_an_even_number_of_ne
     prior = GP(ng.kernels.RBF())
     sites = Sites(np.zeros((2, 1)), np.full((2, 1, 1), -2.0))
     with jax.enable_x64(True):
-        found = prior.marginals(prior.prepare(jax.numpy.asarray(x)), jax.tree.map(jax.numpy.asarray, sites))
+        found = prior.prepare(jax.numpy.asarray(x)).marginals(jax.tree.map(jax.numpy.asarray, sites))
     # The determinant of I + ΛK is positive here: only the definiteness tells.
     assert np.linalg.det(np.eye(2) - 2.0 * np.eye(2)) > 0
     assert not bool(found.proper)

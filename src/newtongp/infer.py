@@ -27,7 +27,7 @@ from .methods.rule import Method, RowNumbers, evaluate, propose, residual
 from .methods.view import RowView
 from .model import Model
 from .precision import in_double, to_host
-from .priors.base import Conditioned, Prior
+from .priors.base import Conditioned, Prior, Workspace
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
 from .steps import Backtracking, Constant, Damped, Move, Outcome, Step
 
@@ -37,9 +37,8 @@ _START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
 class _Problem(eqx.Module):
     """Everything that stays the same from step to step."""
 
-    prior: Prior
+    workspace: Workspace
     likelihood: Likelihood
-    workspace: Any
     y: Float[Array, "N P"]
     observed: Bool[Array, " N"]
 
@@ -83,7 +82,7 @@ def _local(method: Method | FirstOrderVI) -> Method:
 
 def _look(problem: _Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
     """Condition on the sites and look at every row's likelihood around its marginal."""
-    conditioned = problem.prior.marginals(problem.workspace, sites)
+    conditioned = problem.workspace.marginals(sites)
     views, numbers = jax.vmap(
         lambda likelihood, y, observed, marginal, site: evaluate(method, likelihood, y, observed, marginal, site),
         in_axes=(row_axes(problem.likelihood), 0, 0, 0, 0),
@@ -217,14 +216,14 @@ def _prepare(prior: Prior, x: Float[Array, "N P"]) -> Any:
 
 
 @in_double
-def _posterior(problem: _Problem, sites: Sites) -> Any:
+def _posterior(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
     """q(f) with all that prediction needs."""
-    return to_host(_condition(problem, sites))
+    return to_host(_condition(prior, workspace, sites))
 
 
 @jax.jit
-def _condition(problem: _Problem, sites: Sites) -> Any:
-    return problem.prior.condition(problem.workspace, sites)
+def _condition(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
+    return prior.condition(workspace, sites)
 
 
 @functools.partial(jax.jit, static_argnums=4)
@@ -298,9 +297,8 @@ class _Run:
         self.model = model
         read = data_room.read_data(x, y, model)
         self.problem = _Problem(
-            model.prior,
-            model.likelihood,
             _prepare(model.prior, read.x),
+            model.likelihood,
             jnp.asarray(read.y),
             jnp.asarray(read.observed),
         )
@@ -358,7 +356,7 @@ class _Run:
             history=History(*(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))),
             sites=to_host(point.sites),
             marginals=to_host(point.marginals),
-            condition=functools.partial(_posterior, self.problem, point.sites),
+            condition=functools.partial(_posterior, self.model.prior, self.problem.workspace, point.sites),
         )
 
 
@@ -435,12 +433,12 @@ class State:
         self.steps = run.steps
         self.status = run.status
         self.sites = to_host(point.sites)
-        self._problem = run.problem
+        self._condition = functools.partial(_posterior, run.model.prior, run.problem.workspace, self.sites)
 
     @property
     def posterior(self) -> Any:
         """q(f) after this step."""
-        return _posterior(self._problem, self.sites)
+        return self._condition()
 
 
 def iterate(

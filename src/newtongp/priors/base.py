@@ -21,6 +21,20 @@ class Conditioned(eqx.Module):
     proper: Bool[Array, ""]
 
 
+class Workspace(eqx.Module):
+    """A prior at the data's inputs: all that inference needs of it, step after step.
+
+    It does not hold the prior itself, so that one compiled loop serves all kernels.
+    """
+
+    mean: eqx.AbstractVar[Any]
+    """The prior mean of every row, (N, D)."""
+
+    @abc.abstractmethod
+    def marginals(self, sites: Sites) -> Conditioned:
+        """Condition on sites, for one step of inference (`eq:global-update`)."""
+
+
 class Posterior(eqx.Module):
     """q(f): marginals at the data, and what is needed to predict and to sample anywhere."""
 
@@ -49,13 +63,9 @@ class Prior(eqx.Module):
         """Raise ValueError if this prior cannot be used on these inputs."""
 
     @abc.abstractmethod
-    def prepare(self, x: Float[Array, "N P"]) -> Any:
+    def prepare(self, x: Float[Array, "N P"]) -> Workspace:
         """Whatever depends on the inputs alone, computed once."""
 
     @abc.abstractmethod
-    def marginals(self, workspace: Any, sites: Sites) -> Conditioned:
-        """Condition on sites, for one step of inference (`eq:global-update`)."""
-
-    @abc.abstractmethod
     def condition(self, workspace: Any, sites: Sites) -> Posterior:
-        """Condition on sites, for good."""
+        """Condition on sites for good, with all that prediction needs."""

@@ -18,7 +18,7 @@ from ..gaussian import Gaussian, Sites
 from ..kernels import Independent, Kernel, diagonals, grams, num_latents
 from ..means import as_mean
 from ..precision import in_double
-from .base import Conditioned, Posterior, Prior
+from .base import Conditioned, Posterior, Prior, Workspace
 
 
 class GP(Prior):
@@ -50,31 +50,10 @@ class GP(Prior):
     def check_inputs(self, x: np.ndarray) -> None:
         self.kernel.check_inputs(x.shape[1])
 
-    def prepare(self, x: Float[Array, "N P"]) -> "Workspace":
-        return Workspace(x, self.mean.means(x), grams(self.kernel, x, x))
+    def prepare(self, x: Float[Array, "N P"]) -> "DenseWorkspace":
+        return DenseWorkspace(x, self.mean.means(x), grams(self.kernel, x, x))
 
-    def marginals(self, workspace: "Workspace", sites: Sites) -> Conditioned:
-        positive, negative = jax.vmap(linalg.signed_roots)(sites.precision)
-        tilt = _tilt(workspace, sites)
-
-        def of_factors(factors: _Factors):
-            weights, shift = _weights(workspace, factors, tilt)
-            variances = factors.variances(workspace)
-            return weights, shift, variances, factors.log_det, factors.proper
-
-        weights, shift, covariance, log_det, proper = jax.lax.cond(
-            jnp.any(negative != 0.0),
-            lambda: of_factors(_factorise_indefinite(workspace, positive, negative)),
-            lambda: of_factors(_factorise(workspace, positive)),
-        )
-        return Conditioned(
-            Gaussian(workspace.mean + shift, covariance),
-            jnp.sum(shift * weights),
-            log_det,
-            proper,
-        )
-
-    def condition(self, workspace: "Workspace", sites: Sites) -> "DensePosterior":
+    def condition(self, workspace: "DenseWorkspace", sites: Sites) -> "DensePosterior":
         positive, negative = jax.vmap(linalg.signed_roots)(sites.precision)
         tilt = _tilt(workspace, sites)
 
@@ -102,12 +81,27 @@ class GP(Prior):
         )
 
 
-class Workspace(NamedTuple):
+class DenseWorkspace(Workspace):
     """What depends on the inputs alone: x, the prior mean (N, D) and one gram matrix a latent (D, N, N)."""
 
     x: Float[Array, "N P"]
     mean: Float[Array, "N D"]
     gram: Float[Array, "D N N"]
+
+    def marginals(self, sites: Sites) -> Conditioned:
+        positive, negative = jax.vmap(linalg.signed_roots)(sites.precision)
+        tilt = _tilt(self, sites)
+
+        def of_factors(factors: _Factors):
+            weights, shift = _weights(self, factors, tilt)
+            return weights, shift, factors.variances(self), factors.log_det, factors.proper
+
+        weights, shift, covariance, log_det, proper = jax.lax.cond(
+            jnp.any(negative != 0.0),
+            lambda: of_factors(_factorise_indefinite(self, positive, negative)),
+            lambda: of_factors(_factorise(self, positive)),
+        )
+        return Conditioned(Gaussian(self.mean + shift, covariance), jnp.sum(shift * weights), log_det, proper)
 
 
 # Vectors over all rows and latents are (N, D); flattened, latents run within rows. ---------------
@@ -164,7 +158,7 @@ class _Factors(NamedTuple):
     log_det: Float[Array, ""]
     proper: Bool[Array, ""]
 
-    def variances(self, workspace: Workspace) -> Float[Array, "N D D"]:
+    def variances(self, workspace: DenseWorkspace) -> Float[Array, "N D D"]:
         """The D × D blocks of C on the diagonal."""
         latents = workspace.gram.shape[0]
         prior = jax.vmap(jnp.diag, in_axes=1)(jnp.diagonal(workspace.gram, axis1=1, axis2=2))
@@ -181,7 +175,7 @@ class _Factors(NamedTuple):
         return self.factor, self.overlap, self.negative_factor
 
 
-def _factorise(workspace: Workspace, positive: Float[Array, "N D D"]) -> _Factors:
+def _factorise(workspace: DenseWorkspace, positive: Float[Array, "N D D"]) -> _Factors:
     """Condition on PSD sites: one Cholesky factor and one triangular solve."""
     projected = _project(positive, workspace.gram)
     matrix = _project_right(projected, positive) + jnp.eye(projected.shape[0])
@@ -192,7 +186,7 @@ def _factorise(workspace: Workspace, positive: Float[Array, "N D D"]) -> _Factor
 
 
 def _factorise_indefinite(
-    workspace: Workspace, positive: Float[Array, "N D D"], negative: Float[Array, "N D D"]
+    workspace: DenseWorkspace, positive: Float[Array, "N D D"], negative: Float[Array, "N D D"]
 ) -> _Factors:
     """Condition on the positive parts, then take the negative parts out."""
     first = _factorise(workspace, positive)
@@ -214,13 +208,13 @@ def _factorise_indefinite(
     )
 
 
-def _tilt(workspace: Workspace, sites: Sites) -> Float[Array, "N D"]:
+def _tilt(workspace: DenseWorkspace, sites: Sites) -> Float[Array, "N D"]:
     """λ − Λμ: what the sites ask for beyond the prior mean."""
     return sites.linear - jnp.einsum("nij,nj->ni", sites.precision, workspace.mean)
 
 
 def _weights(
-    workspace: Workspace, factors: _Factors, tilt: Float[Array, "N D"]
+    workspace: DenseWorkspace, factors: _Factors, tilt: Float[Array, "N D"]
 ) -> tuple[Float[Array, "N D"], Float[Array, "N D"]]:
     """α = (I + ΛK)⁻¹(λ − Λμ) and Kα = m − μ."""
     weights = _solve_positive(workspace, factors, tilt)
@@ -233,7 +227,7 @@ def _weights(
     return weights, _apply_gram(workspace.gram, weights)
 
 
-def _solve_positive(workspace: Workspace, factors: _Factors, right: Float[Array, "N D"]) -> Float[Array, "N D"]:
+def _solve_positive(workspace: DenseWorkspace, factors: _Factors, right: Float[Array, "N D"]) -> Float[Array, "N D"]:
     """(I + R₊R₊ᵀK)⁻¹ right, to rounding however large Λ is.
 
     The matrix takes R₊b to R₊B⁻¹b, with nothing to cancel. What of `right` can be written that way with b of
