@@ -65,7 +65,8 @@ def test_it_ends_at_the_tolerance():
 
 
 def test_it_ends_at_a_failure_with_the_last_good_step():
-    states = iterate(ng.VI(), ng.Constant(1.0))
+    with pytest.warns(ng.ConvergenceWarning, match="last good step was kept"):
+        states = iterate(ng.VI(), ng.Constant(1.0))
     result = ng.infer(MODEL, X, Y, ng.VI(), ng.Constant(1.0), throw=False)
     assert result.status.failed and len(states) == result.steps
     assert states[-1].energy == pytest.approx(result.energy, rel=1e-12)

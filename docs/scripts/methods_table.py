@@ -98,7 +98,7 @@ def counts(rows: int = 160) -> Problem:
     x = np.sort(rng.uniform(0.0, 10.0, size=rows))
     y = rng.poisson(np.exp(0.5 + 1.5 * np.sin(1.3 * x) + 0.1 * x)).astype(float)
     model = ng.Model(ng.GP(ng.kernels.Matern52(variance=2.0, lengthscale=1.5)), ng.likelihoods.Poisson())
-    about = "Counts from 0 to about 15 along a wave, simulated; `Poisson()`, `Matern52`."
+    about = "Counts from 0 to 18 along a wave, simulated; `Poisson()`, `Matern52`."
     return _split("Counts", about, model, x, y)
 
 

@@ -68,6 +68,8 @@ class Unscented(Cubature):
     def __check_init__(self):
         if self.order not in (3, 5):
             raise ValueError(f"order must be 3 or 5, got {self.order!r}")
+        if not np.isfinite(self.kappa):
+            raise ValueError(f"kappa must be finite, got {self.kappa!r}")
         if self.order == 5 and self.kappa != 0.0:
             raise ValueError(f"kappa belongs to the rule of order 3: leave it out, got {self.kappa!r}")
 
@@ -132,6 +134,12 @@ def nodes_and_weights(
 def has_negative_weights(cubature: Cubature, dimension: int) -> bool:
     """Whether averages of PSD matrices over this rule may fail to be PSD."""
     return bool(np.any(cubature.rule(dimension)[1] < 0.0))
+
+
+def check_cubature(value) -> None:
+    """Raise ValueError unless `value` is a rule, or None for the default one."""
+    if value is not None and not isinstance(value, Cubature):
+        raise ValueError(f"cubature must be a rule such as GaussHermite(20) or Unscented(5), got {value!r}")
 
 
 def _check_integer(value, name: str, at_least: int) -> None:

@@ -26,7 +26,7 @@ from .methods.presets import VI, FirstOrderVI
 from .methods.rule import Method, RowNumbers, evaluate, propose, residual
 from .methods.view import RowView
 from .model import Model
-from .precision import in_double, to_host
+from .precision import in_double, parameter, to_host
 from .priors.base import Conditioned, Prior, Workspace
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
 from .steps import Backtracking, Constant, Damped, Move, Outcome, Step
@@ -302,9 +302,7 @@ class _Run:
             jnp.asarray(read.y),
             jnp.asarray(read.observed),
         )
-        self.tol = float(tol)
-        if not self.tol >= 0.0:
-            raise ValueError(f"tol must be zero or greater, got {tol!r}")
+        self.tol = float(parameter(tol, "tol", lower=0.0, strict=False))
         self.loop = self._start(sites, read, capacity)
 
     def _start(self, sites, read, capacity) -> _Loop:
@@ -342,6 +340,11 @@ class _Run:
     def steps(self) -> int:
         return int(self.loop.steps)
 
+    @property
+    def residual(self) -> float:
+        """The largest entry of any row's fixed-point residual."""
+        return float(np.max(np.abs(np.asarray(self.loop.point.residuals)), initial=0.0))
+
     def result(self) -> Result:
         point, steps = self.loop.point, self.steps
         kept = self.loop.history
@@ -351,7 +354,7 @@ class _Run:
             method=self.method,
             status=status,
             energy=float(point.energy),
-            residual=float(jnp.max(jnp.abs(point.residuals), initial=0.0)),
+            residual=self.residual,
             steps=steps,
             history=History(*(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))),
             sites=to_host(point.sites),
@@ -401,12 +404,13 @@ def infer(
     if result.status.failed and throw:
         raise InferenceError(result)
     if not result.status.ok and throw:
-        warnings.warn(
-            f"{result.status.name.lower()} (residual {result.residual:.1e}): {result.status.sentence}",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
+        _warn(result.status, result.residual, stacklevel=4)
     return result
+
+
+def _warn(status: Status, residual: float, stacklevel: int) -> None:
+    message = f"{status.name.lower()} (residual {residual:.1e}): {status.sentence}"
+    warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel)
 
 
 def _with_progress(run: _Run, max_steps: int) -> None:
@@ -428,7 +432,7 @@ class State:
         point = run.loop.point
         self.energy = float(point.energy)
         self.objective = float(point.outcome.objective)
-        self.residual = float(jnp.max(jnp.abs(point.residuals), initial=0.0))
+        self.residual = run.residual
         self.step_size = float(run.loop.history.step_size[0])
         self.steps = run.steps
         self.status = run.status
@@ -452,7 +456,8 @@ def iterate(
 ) -> Iterator[State]:
     """The loop of `infer`, one state a step, for as long as it is asked.
 
-    It ends by itself only when inference has: at `tol` (never, for the default 0), or when a step fails.
+    It ends by itself only when inference has: at `tol` (never, for the default 0), or with a warning when a
+    step fails.
 
     >>> import itertools
     >>> import newtongp as ng
@@ -462,10 +467,15 @@ def iterate(
     >>> energies[2] < energies[0]
     True
     """
-    run = in_double(_Run)(model, x, y, method, step, sites, 1, tol)
+    return _states(in_double(_Run)(model, x, y, method, step, sites, 1, tol))
+
+
+def _states(run: _Run) -> Iterator[State]:
     advance = in_double(run.advance)
     while run.status is Status.RUNNING:
         before = run.steps
         advance(before + 1)
         if run.steps > before:
             yield in_double(State)(run)
+    if run.status is not Status.CONVERGED:
+        _warn(run.status, run.residual, stacklevel=2)

@@ -143,11 +143,11 @@ def _remember(memory: _Acceleration, move: Move, accept: Bool[Array, ""], slow: 
     if memory.points.shape[0] == 0:
         return memory
     filled = jnp.where(accept, jnp.minimum(memory.filled + 1, _MEMORY), 0)
-    kept = (
+    points, moves, residuals = (
         jnp.where(accept, jnp.concatenate([old[1:], new[None, :]]), old)
         for old, new in zip((memory.points, memory.moves, memory.residuals), _as_vectors(move), strict=True)
     )
-    return _Acceleration(*kept, filled, accept & slow & (filled >= 2))
+    return _Acceleration(points, moves, residuals, filled, accept & slow & (filled >= 2))
 
 
 def _anderson(memory: _Acceleration, size, point, move, residual) -> Float[Array, " V"]:

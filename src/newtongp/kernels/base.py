@@ -170,7 +170,7 @@ class Active(Kernel):
         self.kernel.check_inputs(len(self.dimensions))
 
 
-def _flatten(parts: Sequence[Kernel], kind: type) -> tuple[Kernel, ...]:
+def _flatten(parts: Sequence[Kernel], kind: type["Sum"] | type["Product"]) -> tuple[Kernel, ...]:
     flat: list[Kernel] = []
     for part in parts:
         flat.extend(part.parts if isinstance(part, kind) else (part,))

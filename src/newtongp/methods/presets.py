@@ -4,7 +4,7 @@ from typing import Any
 
 import equinox as eqx
 
-from ..cubature import Cubature, PointRule
+from ..cubature import Cubature, PointRule, check_cubature
 from ..precision import parameter
 from .curvature import Curvature, Exact, GaussNewton
 from .rule import Method
@@ -112,6 +112,7 @@ class FirstOrderVI(eqx.Module):
 
     def __init__(self, learning_rate: float = 0.1, cubature: Cubature | None = None):
         self.learning_rate = parameter(learning_rate, "learning_rate", lower=0.0)
+        check_cubature(cubature)
         self.cubature = cubature
 
 

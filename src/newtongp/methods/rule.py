@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..cubature import Cubature
+from ..cubature import Cubature, check_cubature
 from ..gaussian import Gaussian, Sites, cavity
 from ..likelihoods.base import Likelihood
 from ..linalg import small_root, small_solve, symmetrise
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
 from .energy import row_energy
-from .safeguard import Safeguard
+from .safeguard import Riemannian, Safeguard
 from .target import Target
 from .view import RowView
 
@@ -34,6 +34,10 @@ class Method(eqx.Module):
     cubature: Cubature | None = None
 
     def __check_init__(self):
+        _check_part(self.target, Target, "target", "target.ExpectedLogDensity()")
+        _check_part(self.curvature, Curvature, "curvature", "Exact(), GaussNewton() or QuasiNewton()")
+        _check_part(self.safeguard, Safeguard, "safeguard", "None, Heuristic() or Riemannian()")
+        check_cubature(self.cubature)
         reason = self.target.refuses(self.curvature.name)
         if reason is not None:
             raise ValueError(reason)
@@ -61,13 +65,21 @@ class Method(eqx.Module):
 
     @property
     def is_stationary(self) -> bool:
-        """Whether the same sites always give the same proposal (quasi-Newton remembers)."""
-        return not isinstance(self.curvature, QuasiNewton)
+        """Whether the same sites always give the same proposal.
+
+        Quasi-Newton remembers, and the Riemannian term depends on the step size.
+        """
+        return not isinstance(self.curvature, QuasiNewton) and not isinstance(self.safeguard, Riemannian)
 
     @property
     def initial_precision(self) -> float:
         """Sites start from λ = 0 and this times I."""
         return 0.0 if self.safeguard is None else self.safeguard.initial_precision
+
+
+def _check_part(value: Any, kind: type, name: str, examples: str) -> None:
+    if not (isinstance(value, kind) or (value is None and name == "safeguard")):
+        raise ValueError(f"{name} must be {examples}, got {value!r}")
 
 
 class RowNumbers(eqx.Module):

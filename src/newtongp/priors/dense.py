@@ -219,7 +219,7 @@ def _weights(
     """α = (I + ΛK)⁻¹(λ − Λμ) and Kα = m − μ."""
     weights = _solve_positive(workspace, factors, tilt)
     shift = _apply_gram(workspace.gram, weights)
-    if factors.negative_factor is None:
+    if factors.negative_factor is None or factors.negative is None:
         return weights, shift
     inner = linalg.solve_lower(factors.negative_factor, _apply_roots(factors.negative, shift, transpose=True))
     inner = linalg.solve_lower(factors.negative_factor, inner, transpose=True)
