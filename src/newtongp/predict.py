@@ -19,6 +19,7 @@ from .likelihoods.base import (
     row_cdf,
     row_covariance,
     row_log_expected_power,
+    row_log_prob,
     row_mean,
     row_sample,
     rows_given,
@@ -292,9 +293,10 @@ def _draw_outputs(likelihood, key: Any, latents: Float[Array, "n M D"]) -> Float
     return jnp.swapaxes(columns, 0, 1)
 
 
-# Quantiles: bisection on the predictive distribution function -------------------------------------
+# Quantiles: a search on the predictive distribution function -------------------------------------
 
 _BISECTIONS = 54
+_MOST_TRIALS = 120
 _REACH = 700.0
 """exp of more overflows."""
 _LARGEST_COUNT = 2.0**52
@@ -311,14 +313,22 @@ def _quantiles(likelihood, cubature, latent, probabilities) -> Float[Array, "Q M
         def cdf(y):
             return weights @ jax.vmap(lambda f: row_cdf(likelihood, y, f))(nodes)
 
-        search = _integer_quantile if support.integer else _real_quantile
-        return jax.vmap(lambda p: search(cdf, p, support))(probabilities)
+        def density(y):
+            return weights @ jax.vmap(lambda f: jnp.exp(row_log_prob(likelihood, y[None], f)))(nodes)
+
+        if support.integer:
+            return jax.vmap(lambda p: _integer_quantile(cdf, p, support))(probabilities)
+        return jax.vmap(lambda p: _real_quantile(cdf, density, p, support))(probabilities)
 
     return _over_rows(likelihood, row, latent).T
 
 
-def _real_quantile(cdf, p, support):
-    """Bisection in a coordinate u in which the whole support is within reach, at a precision relative to y."""
+def _real_quantile(cdf, density, p, support):
+    """Newton's method kept inside a bracket, in a coordinate u in which the whole support is within reach.
+
+    Where a Newton step would leave the bracket, or shrink it too little, the bracket is halved instead. Many
+    distribution functions are dear, and this asks for some twelve values of each where bisection needs fifty.
+    """
     lower, width = support.lower, support.upper - support.lower
 
     def to_y(u):
@@ -326,14 +336,25 @@ def _real_quantile(cdf, p, support):
             return lower + width * jax.nn.sigmoid(u)
         return lower + jnp.exp(u) if np.isfinite(lower) else jnp.sinh(u)
 
-    def halve(_, bounds):
-        low, high = bounds
-        middle = 0.5 * (low + high)
-        above = cdf(to_y(middle)) >= p
-        return jnp.where(above, low, middle), jnp.where(above, middle, high)
+    def unfinished(state):
+        low, high, u, step, count = state
+        # A Newton step this short squares to below rounding; asking for less only chases noise in the cdf.
+        return (jnp.abs(step) > 1e-9 * (1.0 + jnp.abs(u))) & (high - low > 1e-15) & (count < _MOST_TRIALS)
 
-    low, high = jax.lax.fori_loop(0, _BISECTIONS, halve, (jnp.asarray(-_REACH), jnp.asarray(_REACH)))
-    return to_y(0.5 * (low + high))
+    def refine(state):
+        low, high, u, last, count = state
+        y, stretch = jax.jvp(to_y, (u,), (jnp.ones_like(u),))
+        excess = cdf(y) - p
+        above = excess >= 0.0
+        low, high = jnp.where(above, low, u), jnp.where(above, u, high)
+        slope = density(y) * stretch
+        newton = u - excess / jnp.where(slope > 0.0, slope, 1.0)
+        good = (slope > 0.0) & (newton > low) & (newton < high) & (jnp.abs(newton - u) < 0.5 * jnp.abs(last))
+        new = jnp.where(good, newton, 0.5 * (low + high))
+        return low, high, new, new - u, count + 1
+
+    start = (jnp.asarray(-_REACH), jnp.asarray(_REACH), jnp.zeros(()), jnp.asarray(2.0 * _REACH), jnp.asarray(0))
+    return to_y(jax.lax.while_loop(unfinished, refine, start)[2])
 
 
 def _integer_quantile(cdf, p, support):
