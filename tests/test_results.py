@@ -56,14 +56,6 @@ def test_a_failure_is_raised_with_the_result_that_was_left():
     assert np.isfinite(caught.value.result.energy)
 
 
-def test_a_start_that_is_no_distribution_is_a_failure():
-    sites = ng.Sites(np.zeros((12, 1)), np.full((12, 1, 1), -5.0))
-    result = infer(**FULL, sites=sites, throw=False)
-    assert result.status is ng.Status.IMPROPER_POSTERIOR and result.steps == 0
-    with pytest.raises(ng.InferenceError):
-        infer(**FULL, sites=sites)
-
-
 def test_running_out_of_steps_warns():
     with pytest.warns(ng.ConvergenceWarning, match=r"max_steps \(residual .*raise max_steps"):
         result = infer(max_steps=3)

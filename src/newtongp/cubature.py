@@ -45,7 +45,10 @@ class GaussHermite(Cubature):
                 f"GaussHermite({self.order}) in {dimension} dimensions needs {self.order**dimension} nodes: "
                 "use Unscented(5), or a lower order"
             )
-        points, weights = np.polynomial.hermite_e.hermegauss(self.order)
+        with np.errstate(all="ignore"):
+            points, weights = np.polynomial.hermite_e.hermegauss(self.order)
+        if not (np.all(np.isfinite(points)) and np.all(np.isfinite(weights))):
+            raise ValueError(f"Gauss-Hermite nodes overflow at order {self.order}: use an order of at most 250")
         weights = weights / weights.sum()
         nodes = np.array(list(itertools.product(points, repeat=dimension)))
         products = np.array(list(itertools.product(weights, repeat=dimension))).prod(axis=1)
@@ -129,6 +132,17 @@ def nodes_and_weights(
     root = linalg.small_root(gaussian.covariance)
     nodes = gaussian.mean[None, :] + jnp.asarray(standard) @ root.T
     return nodes, jnp.asarray(weights), jnp.asarray(standard), root
+
+
+def is_point(cubature: Cubature, dimension: int) -> bool:
+    """Whether all nodes are at the mean, so that the rule sees no spread."""
+    return not np.any(cubature.rule(dimension)[0])
+
+
+def resolution(cubature: Cubature, dimension: int) -> float:
+    """The variance, in units of the Gaussian's, of what is spread evenly between two neighbouring nodes."""
+    first = np.unique(np.round(cubature.rule(dimension)[0][:, 0], 12))
+    return float(np.min(np.diff(first)) ** 2 / 12.0) if first.size > 1 else 1.0
 
 
 def has_negative_weights(cubature: Cubature, dimension: int) -> bool:

@@ -52,7 +52,14 @@ def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"))
     inputs = read_inputs(x, model, names[0])
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
     _check_row_parameters(model.likelihood, inputs.shape[0])
-    observed = ~np.any(np.isnan(outputs), axis=1)
+    missing = np.isnan(outputs)
+    observed = ~np.any(missing, axis=1)
+    partly = np.flatnonzero(~observed & ~np.all(missing, axis=1))
+    if partly.size:
+        raise ValueError(
+            f"{names[1]} has rows with some outputs missing and some not, first row {partly[0]}: a row can only be "
+            "missing as a whole; set all of its outputs to NaN to leave it out"
+        )
     _check_support(outputs, model.likelihood, names[1])
     return Data(inputs, np.where(observed[:, None], outputs, _stand_in(outputs[observed], model.likelihood)), observed)
 

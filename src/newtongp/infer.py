@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from . import data as data_room
+from .cubature import is_point
 from .gaussian import Gaussian, Sites
 from .likelihoods.base import Likelihood, row_axes
 from .linalg import smallest_eigenvalue
@@ -152,7 +153,8 @@ def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
     """Whether a trial's precisions are PSD, where the method promises that they are."""
     if not _local(method).keeps_psd:
         return jnp.ones((), dtype=bool)
-    return jnp.all(jax.vmap(smallest_eigenvalue)(sites.precision) >= 0.0)
+    rounding = 1e-12 * jnp.max(jnp.abs(sites.precision), initial=1.0)
+    return jnp.all(jax.vmap(smallest_eigenvalue)(sites.precision) >= -rounding)
 
 
 def _select(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
@@ -175,7 +177,8 @@ def _try(problem: _Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
     verdict = step.judge(loop.step_state, move, point.outcome, tried.outcome, _is_psd(method, trial))
     accept = jnp.where(first, True, verdict.accept)
     largest = jnp.max(jnp.abs(tried.residuals), initial=0.0)
-    status = jnp.where(accept & (largest <= tol), Status.CONVERGED.value, Status.RUNNING.value)
+    converged = accept & (tol > 0.0) & (largest <= tol)
+    status = jnp.where(converged, Status.CONVERGED.value, Status.RUNNING.value)
     broken = isinstance(step, Constant)
     ending = tried.failure if broken else Status.STEP_TOO_SMALL.value
     status = jnp.where(~accept & verdict.give_up, ending, status)
@@ -270,7 +273,9 @@ def _check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
     if not isinstance(step, Step):
         raise ValueError(f"step must be Constant(rho), Backtracking() or Damped(), got {step!r}")
     local = _local(method)
-    if isinstance(step, Backtracking) and local.objective is None:
+    if isinstance(method, FirstOrderVI) and not (isinstance(step, Constant) and np.all(step.rho == 1.0)):
+        raise ValueError(f"FirstOrderVI has its own step length, learning_rate: leave step out, got {step!r}")
+    if step.monitors == "objective" and local.objective is None:
         raise ValueError(
             "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI "
             "and exact or Gauss-Newton Newton have: use Damped() or Constant(rho) here"
@@ -280,6 +285,13 @@ def _check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
     problem = likelihood.moments_problem() if moments else None
     if problem is not None:
         raise ValueError(f"this method needs the mean and covariance of y given f: {problem}")
+    regresses = getattr(local.target, "slope", None) == "regression"
+    rule = local.cubature if local.target.power > 0.0 or regresses else None
+    if rule is not None and is_point(rule, likelihood.num_latents):
+        raise ValueError(
+            "this method integrates over the spread of f, and a rule with its only node at the mean sees none: "
+            f"use GaussHermite(20) or Unscented(5) in place of cubature={rule!r}"
+        )
     kind = getattr(local.curvature, "kind", "auto")
     if kind in ("full", "partial") and not likelihood.gaussian_form and not local.target.needs_moments:
         raise ValueError(
@@ -308,7 +320,15 @@ class _Run:
     def _start(self, sites, read, capacity) -> _Loop:
         rows, latents = read.x.shape[0], self.model.prior.num_latents
         if sites is not None:
-            return self._begin(data_room.read_sites(sites, rows, latents), capacity)
+            given = data_room.read_sites(sites, rows, latents)
+            self._check_start(given, read.observed)
+            loop = self._begin(given, capacity)
+            if Status(int(loop.status)).failed:
+                raise ValueError(
+                    f"sites cannot be started from ({Status(int(loop.status)).name.lower()}): start from "
+                    f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
+                )
+            return loop
         initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
         loop = self._begin(Sites.constant(rows, latents, initial), capacity)
         # A wide prior can put so much mass where the likelihood overflows that nothing is finite there.
@@ -320,6 +340,16 @@ class _Run:
             held = Sites.constant(rows, latents, precision)
             loop = self._begin(Sites(precision * mean, held.precision), capacity)
         return loop
+
+    def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
+        """Adam's parameters and the Riemannian term both need the inverse of Λ."""
+        inverts = isinstance(self.method, FirstOrderVI) or self.method.initial_precision > 0.0
+        smallest = np.asarray(jax.vmap(smallest_eigenvalue)(jnp.asarray(sites.precision)))
+        if inverts and np.any(smallest[observed] <= 0.0):
+            raise ValueError(
+                "sites must have positive definite precisions for this method: start from "
+                f"Sites.constant({sites.linear.shape[0]}, {sites.linear.shape[1]}, 0.01)"
+            )
 
     def _begin(self, sites: Sites, capacity: int) -> _Loop:
         loop = _begin(self.problem, self.method, self.step, sites, capacity)
@@ -378,8 +408,8 @@ def infer(
 ) -> Result:
     """The Gaussian posterior of the model given data, for fixed hyperparameters.
 
-    `method` is VI by default, and `step` whatever is safe for the method. It ends when a full step would move
-    no marginal by more than `tol` posterior standard deviations. NaN in `y` is a missing row. `sites` are
+    `method` is VI by default, and `step` whatever is safe for the method. It ends when no row's own update would
+    still move its marginal by more than `tol` posterior standard deviations. NaN in `y` is a missing row. `sites` are
     where to start. A run that breaks down raises `InferenceError` unless `throw=False`; one that only ran
     out of steps warns.
 
@@ -426,12 +456,12 @@ def _with_progress(run: _Run, max_steps: int) -> None:
 
 
 class State:
-    """One step of `iterate`: `.energy`, `.objective`, `.step_size`, `.sites`, `.posterior`, `.status`."""
+    """One step of `iterate`: `.energy`, `.objective`, `.step_size`, `.residual`, `.steps`, `.sites`, `.posterior`."""
 
     def __init__(self, run: _Run):
         point = run.loop.point
         self.energy = float(point.energy)
-        self.objective = float(point.outcome.objective)
+        self.objective = float(run.loop.history.objective[0])
         self.residual = run.residual
         self.step_size = float(run.loop.history.step_size[0])
         self.steps = run.steps
@@ -478,4 +508,4 @@ def _states(run: _Run) -> Iterator[State]:
         if run.steps > before:
             yield in_double(State)(run)
     if run.status is not Status.CONVERGED:
-        _warn(run.status, run.residual, stacklevel=2)
+        _warn(run.status, run.residual, stacklevel=3)

@@ -147,6 +147,8 @@ def signed_roots(
     if matrix.shape[-1] == 1:
         return jnp.sqrt(jnp.maximum(matrix, 0.0)), jnp.sqrt(jnp.maximum(-matrix, 0.0))
     values, vectors = jnp.linalg.eigh(matrix)
+    # A singular matrix has eigenvalues of rounding's size and of either sign: they are zero.
+    values = jnp.where(jnp.abs(values) <= 1e-14 * jnp.max(jnp.abs(values)), 0.0, values)
     positive = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
     negative = vectors * jnp.sqrt(jnp.maximum(-values, 0.0))[None, :]
     return positive, negative
@@ -171,7 +173,14 @@ def smallest_eigenvalue(matrix: Float[Array, "D D"]) -> Float[Array, ""]:
     return jnp.linalg.eigvalsh(matrix)[0]
 
 
+def raise_eigenvalues(matrix: Float[Array, "D D"], floor: float) -> Float[Array, "D D"]:
+    """A small symmetric matrix with eigenvalues below the floor raised to it."""
+    if matrix.shape[-1] == 1:
+        return jnp.maximum(matrix, floor)
+    values, vectors = jnp.linalg.eigh(matrix)
+    return symmetrise((vectors * jnp.maximum(values, floor)[None, :]) @ vectors.T)
+
+
 def project_psd(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
     """The nearest PSD matrix: negative eigenvalues become zero."""
-    root = signed_roots(matrix)[0]
-    return root @ root.T
+    return raise_eigenvalues(matrix, 0.0)

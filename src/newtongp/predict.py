@@ -197,7 +197,7 @@ _FOR_QUANTILES = _FineRule(0.2, 7.0)
 
 
 def _cubature(result: Result) -> Cubature | None:
-    """The method's own rule; a single node is no predictive distribution, so the default stands in for it."""
+    """The rule for several latents: the method's own, unless its one node is no predictive distribution."""
     rule = result.method.cubature
     return None if isinstance(rule, PointRule) else rule
 

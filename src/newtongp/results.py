@@ -50,13 +50,13 @@ class Status(enum.IntEnum):
 
 _SENTENCES = {
     Status.RUNNING: "Inference has not ended yet.",
-    Status.CONVERGED: "Converged: a further step would move no marginal by more than the tolerance.",
+    Status.CONVERGED: "Converged: no row's own update would still move its marginal by more than the tolerance.",
     Status.MAX_STEPS: (
         "The number of steps ran out before convergence: raise max_steps, or continue with sites=result.sites."
     ),
     Status.STEP_TOO_SMALL: (
-        "No step, however short, improved on the last one: the answer is as good as rounding and cubature "
-        "allow. If the residual is large, try a cubature with more nodes."
+        "No step, however short, was acceptable. With a small residual the answer is as good as rounding and "
+        "cubature allow; with a large one try a cubature with more nodes, a smaller power, or another method."
     ),
     Status.IMPROPER_POSTERIOR: (
         "A step led to a posterior that is not a distribution; the last good step was kept. Use the default "
@@ -81,8 +81,15 @@ class InferenceError(RuntimeError):
     """Inference broke down. `result` has the last good step."""
 
     def __init__(self, result: "Result"):
-        super().__init__(f"{result.status.name.lower()}: {result.status.sentence}")
+        sentence = result.status.sentence if result.steps else _NO_START
+        super().__init__(f"{result.status.name.lower()}: {sentence}")
         self.result = result
+
+
+_NO_START = (
+    "Inference could not start: the likelihood is not finite anywhere near the prior mean. Check the scale of the data "
+    "against the prior's mean and variance."
+)
 
 
 class History:

@@ -89,11 +89,6 @@ class Likelihood(eqx.Module):
         return parameter(value, name, max_ndim=1)
 
 
-def has_moments(likelihood: Likelihood) -> bool:
-    """Whether `mean` and `covariance` can be had; `likelihood.moments_problem()` says why not."""
-    return likelihood.moments_problem() is None
-
-
 def _missing(likelihood: Likelihood, *names: str) -> str:
     lacks = " and no ".join(f"`{name}`" for name in names)
     them = "it" if len(names) == 1 else "them"

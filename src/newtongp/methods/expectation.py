@@ -9,10 +9,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
-from ..cubature import Cubature, default_cubature, nodes_and_weights
+from ..cubature import Cubature, default_cubature, is_point, nodes_and_weights
 from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood, row_expected_log_prob, row_log_expected_power, row_log_prob
 from ..linalg import outer, small_solve_lower_transposed, symmetrise
@@ -57,7 +56,7 @@ def expected_log_density(
     nodes, weights, standard, root = nodes_and_weights(rule, gaussian)
     at_nodes = jax.vmap(lambda f: derivatives(lambda g: row_log_prob(likelihood, y, g), f))(nodes)
     expected = jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), at_nodes)
-    if not descent or not np.any(rule.rule(gaussian.mean.shape[0])[0]):
+    if not descent or is_point(rule, gaussian.mean.shape[0]):
         return expected
     slopes = jnp.einsum("s,si,sj->ij", weights, at_nodes.gradient, standard)
     return expected._replace(hessian=_descent_hessian(expected.hessian, slopes, root))

@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..cubature import Cubature, nodes_and_weights
+from ..cubature import Cubature, nodes_and_weights, resolution
 from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood, row_covariance, row_log_prob, row_mean
 from ..linalg import (
     outer,
+    raise_eigenvalues,
     small_log_det,
     small_root,
     small_solve,
@@ -25,6 +26,7 @@ from ..linalg import (
     small_solve_lower_transposed,
     small_solve_psd,
     smallest_eigenvalue,
+    symmetrise,
 )
 from .expectation import (
     Derivatives,
@@ -174,7 +176,7 @@ class PowerDensity(Target):
         else:
             rule = rule_or_default(cubature, marginal.mean.shape[0])
             tilted = tilted_expectations(likelihood, y, marginal, rule, self.alpha)
-            log_z = _safe_log_z(tilted)
+            log_z = _safe_log_z(tilted, resolution(rule, marginal.mean.shape[0]))
         return Expansion(
             log_z.value / self.alpha,
             log_z.gradient / self.alpha,
@@ -197,24 +199,27 @@ class PowerDensity(Target):
 _QUADRATURE_TRUSTED, _QUADRATURE_USELESS = 0.01, 0.1
 
 
-def _safe_log_z(tilted: Tilted) -> Derivatives:
+def _safe_log_z(tilted: Tilted, resolution: float) -> Derivatives:
     """Derivatives of log Z such that C⁻¹ + ∇² log Z is positive definite.
 
     V = I + Lᵀ(∇² log Z)L is the tilted covariance in units of the cavity's (C = LLᵀ). There are two ways to it:
     expectations of derivatives, which tend to VI as α → 0 but can lose positive definiteness to quadrature
     error, and the tilted moments at the nodes, which keep it for non-negative weights. They differ by quadrature
     error alone, so that error decides: the first where they agree, the second where they do not.
+
+    No rule can see a variance below its own `resolution`: where one node takes all the weight, that is what is left.
     """
     log_z, root = tilted.derivatives, tilted.root
     identity = jnp.eye(root.shape[0])
     # Where C is singular its root has zeros on the diagonal, and the first form is the only one there is.
     usable = jnp.all(jnp.diagonal(root) > 0.0)
     inverse_root = small_solve_lower(jnp.where(usable, root, identity), identity)
+    resolved = raise_eigenvalues(tilted.whitened_covariance, resolution)
     moment_gradient = inverse_root.T @ tilted.mean_shift
-    moment_hessian = inverse_root.T @ (tilted.whitened_covariance - identity) @ inverse_root
+    moment_hessian = inverse_root.T @ (resolved - identity) @ inverse_root
 
-    floor = jnp.maximum(smallest_eigenvalue(tilted.whitened_covariance), 1e-12)
-    covariance_error = identity + root.T @ log_z.hessian @ root - tilted.whitened_covariance
+    floor = smallest_eigenvalue(resolved)
+    covariance_error = identity + root.T @ log_z.hessian @ root - resolved
     shift_error = root.T @ log_z.gradient - tilted.mean_shift
     disagreement = (jnp.max(jnp.abs(covariance_error)) * root.shape[0] + jnp.sum(shift_error**2)) / floor
     error = jnp.where(usable, disagreement, 0.0)
@@ -251,7 +256,7 @@ class StatisticalLinearisation(Target):
             _gaussian_log_density(residual, noise),
             moments.slope.T @ small_solve_psd(noise, residual),
             -moments.slope.T @ small_solve_psd(noise, moments.slope),
-            jax.grad(with_fixed_noise)(marginal.covariance),
+            symmetrise(jax.grad(with_fixed_noise)(marginal.covariance)),
         )
 
     def gauss_newton(self, likelihood, y, marginal, cubature, kind):
@@ -285,7 +290,7 @@ class SecondOrderLinearisation(Target):
         def in_covariance(covariance):
             return self._value(likelihood, y, marginal.mean, marginal, rule, covariance)
 
-        return Expansion(value, gradient, hessian, jax.grad(in_covariance)(marginal.covariance))
+        return Expansion(value, gradient, hessian, symmetrise(jax.grad(in_covariance)(marginal.covariance)))
 
     def gauss_newton(self, likelihood, y, marginal, cubature, kind):
         rule = rule_or_default(cubature, marginal.mean.shape[0])

@@ -164,8 +164,8 @@ class _Factors(NamedTuple):
         prior = jax.vmap(jnp.diag, in_axes=1)(jnp.diagonal(workspace.gram, axis1=1, axis2=2))
         blocks = prior - _block_diagonal(self.half, latents)
         if self.negative_half is not None:
-            blocks = blocks + _block_diagonal(self.negative_half, latents)
-        return blocks
+            return blocks + _block_diagonal(self.negative_half, latents)
+        return jax.vmap(_bounded_by_site)(blocks, self.positive, prior)
 
     def stored(self) -> tuple[Array, Array, Array]:
         """What prediction needs: L_B, V R₋ and L_E (zero and identity for PSD sites)."""
@@ -173,6 +173,26 @@ class _Factors(NamedTuple):
             size = self.factor.shape[0]
             return self.factor, jnp.zeros((size, size)), jnp.eye(size)
         return self.factor, self.overlap, self.negative_factor
+
+
+_LARGEST_RATIO = 1e13
+"""Of a site's precision to the prior's: beyond it K − VᵀV is rounding error."""
+
+
+def _bounded_by_site(
+    covariance: Float[Array, "D D"], root: Float[Array, "D D"], prior: Float[Array, "D D"]
+) -> Float[Array, "D D"]:
+    """C of one row, no larger than its own site allows: tr(ΛC) ≤ D where all sites are PSD.
+
+    Where a site is so precise that C = K − VᵀV is rounding error, the site alone decides.
+    """
+    size = covariance.shape[0]
+    precision = root @ root.T
+    lost = jnp.trace(precision @ prior) > size * _LARGEST_RATIO
+    alone = linalg.small_solve_psd(precision + jnp.eye(size) / jnp.trace(prior), jnp.eye(size))
+    covariance = jnp.where(lost, alone, covariance)
+    share = jnp.trace(precision @ covariance) / size
+    return covariance / jnp.maximum(share, 1.0)
 
 
 def _factorise(workspace: DenseWorkspace, positive: Float[Array, "N D D"]) -> _Factors:
@@ -204,8 +224,14 @@ def _factorise_indefinite(
         factor,
         half,
         first.log_det + linalg.log_det_from_cholesky(factor),
-        first.proper & jnp.all(jnp.isfinite(jnp.diagonal(factor))),
+        first.proper & jnp.all(jnp.isfinite(jnp.diagonal(factor))) & _resolvable(workspace, positive),
     )
+
+
+def _resolvable(workspace: DenseWorkspace, positive: Float[Array, "N D D"]) -> Bool[Array, ""]:
+    """Whether no site is so precise that taking the negative ones out would work on rounding error."""
+    variances = jnp.max(jnp.diagonal(workspace.gram, axis1=1, axis2=2), axis=0)
+    return jnp.all(jnp.sum(positive**2, axis=(1, 2)) * variances < _LARGEST_RATIO)
 
 
 def _tilt(workspace: DenseWorkspace, sites: Sites) -> Float[Array, "N D"]:
