@@ -469,7 +469,7 @@ class State:
         self.sites = to_host(point.sites)
         self._condition = functools.partial(_posterior, run.model.prior, run.problem.workspace, self.sites)
 
-    @property
+    @functools.cached_property
     def posterior(self) -> Any:
         """q(f) after this step."""
         return self._condition()

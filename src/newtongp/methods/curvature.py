@@ -25,6 +25,8 @@ class Curvature(eqx.Module):
     name: ClassVar[str]
     keeps_psd: ClassVar[bool] = False
     """Whether the precision is PSD whatever the likelihood."""
+    looks_at_covariance: ClassVar[bool] = False
+    """Whether `advance` uses the target's gradient in the covariance, where there is one."""
 
     @abc.abstractmethod
     def evaluate(
@@ -49,10 +51,6 @@ class Curvature(eqx.Module):
     @abc.abstractmethod
     def carry(self, old: Any, new: Any, step_size: Float[Array, ""]) -> Any:
         """The states of all rows after a step of this size."""
-
-    def needs_covariance_gradient(self, target: Target) -> bool:
-        """Whether `advance` looks at the target's gradient in the covariance."""
-        return self.name == "quasi_newton" and target.uses_covariance
 
 
 class Exact(Curvature):
@@ -137,6 +135,7 @@ class QuasiNewton(Curvature):
 
     name = "quasi_newton"
     keeps_psd = True
+    looks_at_covariance = True
     damping: Any
     initial: Any
     blend: bool = eqx.field(static=True)

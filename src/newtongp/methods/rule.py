@@ -107,7 +107,8 @@ def evaluate(
     hessian = method.curvature.evaluate(target, likelihood, y, point, method.cubature, expansion)
     energy = row_energy(target.energy, method.energy_power, likelihood, y, marginal, site, method.cubature)
     nothing = jnp.zeros(())
-    slope = expansion.covariance_gradient if method.curvature.needs_covariance_gradient(target) else None
+    wanted = method.curvature.looks_at_covariance and target.uses_covariance
+    slope = expansion.covariance_gradient if wanted else None
     return (
         RowView(
             _where(observed, point, marginal),

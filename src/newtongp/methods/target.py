@@ -5,12 +5,12 @@ mean, and what is its Gauss-Newton curvature. It knows nothing of priors, of oth
 """
 
 import abc
+from collections.abc import Callable
 from typing import ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from ..cubature import Cubature, nodes_and_weights, resolution
@@ -21,9 +21,7 @@ from ..linalg import (
     raise_eigenvalues,
     small_log_det,
     small_root,
-    small_solve,
     small_solve_lower,
-    small_solve_lower_transposed,
     small_solve_psd,
     smallest_eigenvalue,
     symmetrise,
@@ -38,6 +36,14 @@ from .expectation import (
     hand_over,
     rule_or_default,
     tilted_expectations,
+)
+from .linearisation import (
+    fitted_in_covariance,
+    gaussian_log_density,
+    linearise,
+    noise_in_covariance,
+    slope_by_derivative,
+    slope_by_regression,
 )
 
 
@@ -118,7 +124,7 @@ class LinearisedDensity(Target):
         noise = row_covariance(likelihood, marginal.mean)
         hessian = -slope.T @ small_solve_psd(noise, slope)
         return Expansion(
-            _gaussian_log_density(residual, noise),
+            gaussian_log_density(residual, noise),
             slope.T @ small_solve_psd(noise, residual),
             hessian,
             jnp.zeros_like(hessian),
@@ -244,18 +250,17 @@ class StatisticalLinearisation(Target):
 
     def expand(self, likelihood, y, marginal, cubature):
         rule = rule_or_default(cubature, marginal.mean.shape[0])
-        moments = _linearise(likelihood, marginal, rule, self.slope)
-        residual = y - moments.mean
-        noise = jax.lax.stop_gradient(moments.noise)
+        fitted, noise = linearise(likelihood, marginal, rule)
+        by = slope_by_regression if self.slope == "regression" else slope_by_derivative
+        slope = by(likelihood, marginal, rule)
 
         def with_fixed_noise(covariance):
-            fitted = _expected_mean(likelihood, marginal, covariance, rule)
-            return _gaussian_log_density(y - fitted, noise)
+            return gaussian_log_density(y - fitted_in_covariance(likelihood, marginal, covariance, rule), noise)
 
         return Expansion(
-            _gaussian_log_density(residual, noise),
-            moments.slope.T @ small_solve_psd(noise, residual),
-            -moments.slope.T @ small_solve_psd(noise, moments.slope),
+            gaussian_log_density(y - fitted, noise),
+            slope.T @ small_solve_psd(noise, y - fitted),
+            -slope.T @ small_solve_psd(noise, slope),
             symmetrise(jax.grad(with_fixed_noise)(marginal.covariance)),
         )
 
@@ -284,12 +289,20 @@ class SecondOrderLinearisation(Target):
 
     def expand(self, likelihood, y, marginal, cubature):
         rule = rule_or_default(cubature, marginal.mean.shape[0])
-        in_mean = lambda m: self._value(likelihood, y, m, marginal, rule)  # noqa: E731
-        value, gradient, hessian = derivatives(in_mean, marginal.mean)
+        _, fixed_noise = linearise(likelihood, marginal, rule)
+
+        def in_mean(mean):
+            fitted, noise = linearise(likelihood, Gaussian(mean, marginal.covariance), rule)
+            return gaussian_log_density(y - fitted, noise if likelihood.gaussian_form else fixed_noise)
 
         def in_covariance(covariance):
-            return self._value(likelihood, y, marginal.mean, marginal, rule, covariance)
+            fitted = fitted_in_covariance(likelihood, marginal, covariance, rule)
+            noise = fixed_noise
+            if likelihood.gaussian_form:
+                noise = noise_in_covariance(likelihood, marginal, covariance, rule)
+            return gaussian_log_density(y - fitted, noise)
 
+        value, gradient, hessian = derivatives(in_mean, marginal.mean)
         return Expansion(value, gradient, hessian, symmetrise(jax.grad(in_covariance)(marginal.covariance)))
 
     def gauss_newton(self, likelihood, y, marginal, cubature, kind):
@@ -297,33 +310,10 @@ class SecondOrderLinearisation(Target):
         if _resolve_kind(kind, likelihood) == "generalised":
             return StatisticalLinearisation().gauss_newton(likelihood, y, marginal, rule, kind)
 
-        def residual(m):
-            moments = _linearise(likelihood, Gaussian(m, marginal.covariance), rule, "none")
-            return small_solve_lower(small_root(moments.noise), y - moments.mean)
+        def moments(mean):
+            return linearise(likelihood, Gaussian(mean, marginal.covariance), rule)
 
-        def log_normaliser(m):
-            return -0.5 * small_log_det(_linearise(likelihood, Gaussian(m, marginal.covariance), rule, "none").noise)
-
-        jacobian = jax.jacfwd(residual)(marginal.mean)
-        hessian = -jacobian.T @ jacobian
-        if _resolve_kind(kind, likelihood) == "partial":
-            slope = jax.jacfwd(log_normaliser)(marginal.mean)
-            hessian = hessian - outer(slope, slope)
-        return hessian
-
-    def _value(self, likelihood, y, mean, marginal, rule, covariance=None):
-        """L̄ as a function of the mean, and of the covariance where one is given."""
-        here = Gaussian(mean, marginal.covariance)
-        if covariance is None:
-            moments = _linearise(likelihood, here, rule, "none")
-            fitted, noise = moments.mean, moments.noise
-        else:
-            fitted = _expected_mean(likelihood, here, covariance, rule)
-            noise = _expected_noise(likelihood, here, covariance, rule)
-        if not likelihood.gaussian_form:
-            fixed = _linearise(likelihood, marginal, rule, "none").noise
-            noise = jax.lax.stop_gradient(fixed)
-        return _gaussian_log_density(y - fitted, noise)
+        return _gauss_newton_of_gaussian(moments, y, marginal.mean, _resolve_kind(kind, likelihood))
 
 
 # Gauss-Newton curvature of log p(y | f) ---------------------------------------------------------
@@ -346,80 +336,21 @@ def log_density_gauss_newton(
         half = small_solve_lower(small_root(row_covariance(likelihood, f)), slope)
         return -half.T @ half
 
-    def residual(g):
-        return small_solve_lower(small_root(row_covariance(likelihood, g)), y - row_mean(likelihood, g))
+    return _gauss_newton_of_gaussian(lambda g: (row_mean(likelihood, g), row_covariance(likelihood, g)), y, f, kind)
 
-    jacobian = jax.jacfwd(residual)(f)
+
+def _gauss_newton_of_gaussian(
+    moments: Callable, y: Float[Array, " P"], at: Float[Array, " D"], kind: str
+) -> Float[Array, "D D"]:
+    """Full or partial Gauss-Newton Hessian of log N(y | mean, noise), both functions of where it is taken."""
+
+    def residual(point):
+        mean, noise = moments(point)
+        return small_solve_lower(small_root(noise), y - mean)
+
+    jacobian = jax.jacfwd(residual)(at)
     hessian = -jacobian.T @ jacobian
     if kind == "partial":
-        slope = jax.jacfwd(lambda g: -0.5 * small_log_det(row_covariance(likelihood, g)))(f)
+        slope = jax.jacfwd(lambda point: -0.5 * small_log_det(moments(point)[1]))(at)
         hessian = hessian - outer(slope, slope)
     return hessian
-
-
-# Statistical linear regression ------------------------------------------------------------------
-
-
-class _Linearisation(eqx.Module):
-    """E_q[E[y|f]], the slope, and Ω = S − QᵀC⁻¹Q with the rule's own S and Q (`eq:gauss-filt-components`)."""
-
-    mean: Float[Array, " P"]
-    slope: Float[Array, "P D"]
-    noise: Float[Array, "P P"]
-
-
-def _linearise(likelihood: Likelihood, marginal: Gaussian, rule: Cubature, slope: str) -> _Linearisation:
-    # The root is held fixed: derivatives in the mean do not pass through it.
-    nodes, weights, standard, root = nodes_and_weights(rule, marginal)
-    at_nodes = jax.vmap(lambda f: row_mean(likelihood, f))(nodes)
-    noises = jax.vmap(lambda f: row_covariance(likelihood, f))(nodes)
-    mean = weights @ at_nodes
-    centred = at_nodes - mean[None, :]
-    # With f = m + Lz: QᵀC⁻¹Q = E[z ν]ᵀ E[z ν], which needs no inverse of C.
-    whitened = jnp.einsum("s,si,sj->ij", weights, standard, centred)
-    total = jnp.einsum("s,si,sj->ij", weights, centred, centred) + jnp.tensordot(weights, noises, axes=1)
-    noise = total - whitened.T @ whitened
-    if slope == "derivative":
-        jacobians = jax.vmap(jax.jacfwd(lambda f: row_mean(likelihood, f)))(nodes)
-        matrix = jnp.tensordot(weights, jacobians, axes=1)
-    elif slope == "regression":
-        matrix = small_solve_lower_transposed(root, whitened).T
-    else:
-        matrix = jnp.zeros((mean.shape[0], root.shape[0]))  # nobody asked
-    return _Linearisation(mean, matrix, noise)
-
-
-def _price(function, marginal: Gaussian, covariance: Float[Array, "D D"], rule: Cubature):
-    """E[h(f)] whose derivative in the covariance is ½ E[∇²h] (Price), and in the mean E[∇h] (Bonnet)."""
-    nodes, weights, _, _ = nodes_and_weights(rule, jax.lax.stop_gradient(marginal))
-    nodes = nodes + (marginal.mean - jax.lax.stop_gradient(marginal.mean))[None, :]
-    change = covariance - jax.lax.stop_gradient(covariance)
-
-    def at(f):
-        second = jax.jacfwd(jax.jacfwd(function))(f)
-        return function(f) + 0.5 * jnp.tensordot(second, change, axes=2)
-
-    return jnp.tensordot(weights, jax.vmap(at)(nodes), axes=1)
-
-
-def _expected_mean(likelihood, marginal: Gaussian, covariance, rule):
-    return _price(lambda f: row_mean(likelihood, f), marginal, covariance, rule)
-
-
-def _expected_noise(likelihood, marginal: Gaussian, covariance, rule):
-    """Ω with its true derivative in the covariance."""
-
-    def second_moment(f):
-        fitted = row_mean(likelihood, f)
-        return outer(fitted, fitted) + row_covariance(likelihood, f)
-
-    mean = _expected_mean(likelihood, marginal, covariance, rule)
-    total = _price(second_moment, marginal, covariance, rule) - outer(mean, mean)
-    cross = _price(lambda f: outer(f - marginal.mean, row_mean(likelihood, f)), marginal, covariance, rule)
-    return total - cross.T @ small_solve(covariance, cross)
-
-
-def _gaussian_log_density(residual: Float[Array, " P"], noise: Float[Array, "P P"]) -> Float[Array, ""]:
-    size = residual.shape[0]
-    quadratic = residual @ small_solve_psd(noise, residual)
-    return -0.5 * (size * np.log(2.0 * np.pi) + small_log_det(noise) + quadratic)

@@ -6,6 +6,7 @@ E = I − R₋ᵀC₊R₋, which is positive definite exactly when the posterior
 taken, so singular K (repeated inputs, very smooth kernels) needs neither jitter nor special care.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -55,21 +56,16 @@ class GP(Prior):
 
     def condition(self, workspace: "DenseWorkspace", sites: Sites) -> "DensePosterior":
         positive, negative = jax.vmap(linalg.signed_roots)(sites.precision)
-        tilt = _tilt(workspace, sites)
 
         def of_factors(factors: _Factors):
-            weights, shift = _weights(workspace, factors, tilt)
-            return weights, shift, factors.variances(workspace), factors.log_det, factors.stored()
+            return _mean_and_covariance(workspace, sites, factors), factors.stored()
 
-        weights, shift, covariance, log_det, stored = jax.lax.cond(
-            jnp.any(negative != 0.0),
-            lambda: of_factors(_factorise_indefinite(workspace, positive, negative)),
-            lambda: of_factors(_factorise(workspace, positive)),
+        (weights, shift, covariance, log_det), (factor, overlap, negative_factor) = _by_signature(
+            workspace, positive, negative, of_factors
         )
-        factor, overlap, negative_factor = stored
         return DensePosterior(
             Gaussian(workspace.mean + shift, covariance),
-            _log_normaliser(workspace, sites, tilt, shift, log_det),
+            _log_normaliser(workspace, sites, shift, log_det),
             self,
             workspace.x,
             weights,
@@ -90,18 +86,27 @@ class DenseWorkspace(Workspace):
 
     def marginals(self, sites: Sites) -> Conditioned:
         positive, negative = jax.vmap(linalg.signed_roots)(sites.precision)
-        tilt = _tilt(self, sites)
 
         def of_factors(factors: _Factors):
-            weights, shift = _weights(self, factors, tilt)
-            return weights, shift, factors.variances(self), factors.log_det, factors.proper
+            return _mean_and_covariance(self, sites, factors), factors.proper
 
-        weights, shift, covariance, log_det, proper = jax.lax.cond(
-            jnp.any(negative != 0.0),
-            lambda: of_factors(_factorise_indefinite(self, positive, negative)),
-            lambda: of_factors(_factorise(self, positive)),
-        )
+        (weights, shift, covariance, log_det), proper = _by_signature(self, positive, negative, of_factors)
         return Conditioned(Gaussian(self.mean + shift, covariance), jnp.sum(shift * weights), log_det, proper)
+
+
+def _by_signature(workspace: DenseWorkspace, positive, negative, of_factors: Callable):
+    """What `of_factors` makes of the posterior's factors; the second set is made only where a site needs it."""
+    return jax.lax.cond(
+        jnp.any(negative != 0.0),
+        lambda: of_factors(_factorise_indefinite(workspace, positive, negative)),
+        lambda: of_factors(_factorise(workspace, positive)),
+    )
+
+
+def _mean_and_covariance(workspace: DenseWorkspace, sites: Sites, factors: "_Factors"):
+    """α, m − μ, the D × D blocks of C, and log det(I + ΛK)."""
+    weights, shift = _weights(workspace, factors, _tilt(workspace, sites))
+    return weights, shift, factors.variances(workspace), factors.log_det
 
 
 # Vectors over all rows and latents are (N, D); flattened, latents run within rows. ---------------
@@ -278,8 +283,9 @@ def _apply_roots(roots: Float[Array, "N D D"], vector: Float[Array, "..."], tran
     return jnp.einsum("ndr,nr->nd", roots, vector.reshape(roots.shape[0], -1))
 
 
-def _log_normaliser(workspace, sites, tilt, shift, log_det) -> Float[Array, ""]:
+def _log_normaliser(workspace, sites, shift, log_det) -> Float[Array, ""]:
     """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
+    tilt = _tilt(workspace, sites)
     linear = jnp.sum((sites.linear + tilt) * workspace.mean)
     return -0.5 * log_det + 0.5 * linear + 0.5 * jnp.sum(tilt * shift)
 

@@ -1,0 +1,97 @@
+"""Statistical linear regression of one row: y ≈ A f + b + noise of covariance Ω, around a marginal.
+
+`eq:gauss-filt-components`: with ν(f) = E[y | f], S = E[(ν − ν̄)(ν − ν̄)ᵀ + Cov[y | f]], Q = E[(f − m)(ν − ν̄)ᵀ] and
+Ω = S − QᵀC⁻¹Q, all by one integration rule.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..cubature import Cubature, nodes_and_weights
+from ..gaussian import Gaussian
+from ..likelihoods.base import Likelihood, row_covariance, row_mean
+from ..linalg import outer, small_log_det, small_solve, small_solve_lower_transposed, small_solve_psd
+
+
+def linearise(
+    likelihood: Likelihood, marginal: Gaussian, rule: Cubature
+) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
+    """ν̄ = E[E[y | f]] and Ω."""
+    mean, centred, weights, standard, _, nodes = _conditional_means(likelihood, marginal, rule)
+    noises = jax.vmap(lambda f: row_covariance(likelihood, f))(nodes)
+    # With f = m + Lz: QᵀC⁻¹Q = E[z ν]ᵀ E[z ν], which needs no inverse of C.
+    whitened = jnp.einsum("s,si,sj->ij", weights, standard, centred)
+    total = jnp.einsum("s,si,sj->ij", weights, centred, centred) + jnp.tensordot(weights, noises, axes=1)
+    return mean, total - whitened.T @ whitened
+
+
+def slope_by_derivative(likelihood: Likelihood, marginal: Gaussian, rule: Cubature) -> Float[Array, "P D"]:
+    """∇ₘ ν̄ = E[∇ν]."""
+    nodes, weights, _, _ = nodes_and_weights(rule, marginal)
+    jacobians = jax.vmap(jax.jacfwd(lambda f: row_mean(likelihood, f)))(nodes)
+    return jnp.tensordot(weights, jacobians, axes=1)
+
+
+def slope_by_regression(likelihood: Likelihood, marginal: Gaussian, rule: Cubature) -> Float[Array, "P D"]:
+    """QᵀC⁻¹."""
+    _, centred, weights, standard, root, _ = _conditional_means(likelihood, marginal, rule)
+    whitened = jnp.einsum("s,si,sj->ij", weights, standard, centred)
+    return small_solve_lower_transposed(root, whitened).T
+
+
+def _conditional_means(likelihood: Likelihood, marginal: Gaussian, rule: Cubature):
+    nodes, weights, standard, root = nodes_and_weights(rule, marginal)
+    at_nodes = jax.vmap(lambda f: row_mean(likelihood, f))(nodes)
+    mean = weights @ at_nodes
+    return mean, at_nodes - mean[None, :], weights, standard, root, nodes
+
+
+# As functions of the covariance: by Price's theorem ∇_C E[h] = ½ E[∇²h], at the nodes ---------------
+
+
+def fitted_in_covariance(
+    likelihood: Likelihood, marginal: Gaussian, covariance: Float[Array, "D D"], rule: Cubature
+) -> Float[Array, " P"]:
+    """ν̄ near the marginal's covariance, to first order."""
+    return _price(lambda f: row_mean(likelihood, f), marginal, covariance, rule)
+
+
+def noise_in_covariance(
+    likelihood: Likelihood, marginal: Gaussian, covariance: Float[Array, "D D"], rule: Cubature
+) -> Float[Array, "P P"]:
+    """Ω near the marginal's covariance, to first order."""
+
+    def second_moment(f):
+        fitted = row_mean(likelihood, f)
+        return outer(fitted, fitted) + row_covariance(likelihood, f)
+
+    def product(f):
+        return outer(f - marginal.mean, row_mean(likelihood, f))
+
+    mean = fitted_in_covariance(likelihood, marginal, covariance, rule)
+    total = _price(second_moment, marginal, covariance, rule) - outer(mean, mean)
+    cross = _price(product, marginal, covariance, rule)
+    return total - cross.T @ small_solve(covariance, cross)
+
+
+def _price(function: Callable, marginal: Gaussian, covariance: Float[Array, "D D"], rule: Cubature) -> Array:
+    """E[h(f)] to first order in the covariance, around the marginal's."""
+    nodes, weights, _, _ = nodes_and_weights(rule, marginal)
+    change = covariance - marginal.covariance
+
+    def at(f):
+        second = jax.jacfwd(jax.jacfwd(function))(f)
+        return function(f) + 0.5 * jnp.tensordot(second, change, axes=2)
+
+    return jnp.tensordot(weights, jax.vmap(at)(nodes), axes=1)
+
+
+def gaussian_log_density(residual: Float[Array, " P"], noise: Float[Array, "P P"]) -> Float[Array, ""]:
+    """log N(residual | 0, noise)."""
+    size = residual.shape[0]
+    quadratic = residual @ small_solve_psd(noise, residual)
+    return -0.5 * (size * np.log(2.0 * np.pi) + small_log_det(noise) + quadratic)
