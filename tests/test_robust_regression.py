@@ -76,6 +76,6 @@ def test_no_direct_minimisation_improves_on_the_variational_answer():
     start = np.concatenate([a, t[lower]])
     value, gradient = free_energy(start)
     assert value == pytest.approx(result.energy, abs=1e-7)
-    found = optimize.minimize(free_energy, start, jac=True, method="L-BFGS-B", options={"maxiter": 500})
+    found = optimize.minimize(free_energy, start, jac=True, method="L-BFGS-B", options={"maxiter": 500, "gtol": 1e-10})
     assert value - found.fun < 1e-4
     assert np.max(np.abs(gradient)) < 1e-4
