@@ -49,7 +49,10 @@ def expected_log_density(
     Hessian is that of `_descent_hessian`.
     """
     if cubature is None:
-        closed = lambda m: row_expected_log_prob(likelihood, y, m, gaussian.covariance)  # noqa: E731
+
+        def closed(mean):
+            return row_expected_log_prob(likelihood, y, mean, gaussian.covariance)
+
         if closed(gaussian.mean) is not None:
             return derivatives(closed, gaussian.mean)
     rule = rule_or_default(cubature, gaussian.mean.shape[0])
@@ -152,7 +155,10 @@ def closed_log_expected_density(
     likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, power: float
 ) -> Derivatives | None:
     """log E[p(y | f)^α] and its derivatives in the mean, where the likelihood knows them."""
-    closed = lambda m: row_log_expected_power(likelihood, y, m, gaussian.covariance, power)  # noqa: E731
+
+    def closed(mean):
+        return row_log_expected_power(likelihood, y, mean, gaussian.covariance, power)
+
     return None if closed(gaussian.mean) is None else derivatives(closed, gaussian.mean)
 
 

@@ -118,9 +118,8 @@ class LinearisedDensity(Target):
     uses_covariance = False
 
     def expand(self, likelihood, y, marginal, cubature):
-        mean = lambda f: row_mean(likelihood, f)  # noqa: E731
-        slope = jax.jacfwd(mean)(marginal.mean)
-        residual = y - mean(marginal.mean)
+        slope = jax.jacfwd(lambda f: row_mean(likelihood, f))(marginal.mean)
+        residual = y - row_mean(likelihood, marginal.mean)
         noise = row_covariance(likelihood, marginal.mean)
         hessian = -slope.T @ small_solve_psd(noise, slope)
         return Expansion(
