@@ -31,7 +31,7 @@ from jaxtyping import install_import_hook
 
 # Shapes are checked in the rooms with numerics, before anything imports them. The rooms that face the user
 # check for themselves, with messages of their own.
-_NUMERICS = ("linalg", "gaussian", "cubature", "methods", "priors", "steps")
+_NUMERICS = ("linalg", "gaussian", "cubature", "kalman", "methods", "priors", "steps")
 install_import_hook([f"newtongp.{room}" for room in _NUMERICS], "beartype.beartype")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -21,8 +21,12 @@ from .methods.safeguard import Heuristic, Riemannian
 from .model import Model
 from .predict import Prediction
 from .priors.dense import GP
+from .priors.linear import LinearModel
+from .priors.markov import MarkovGP
+from .priors.statespace import StateSpaceModel
 from .results import ConvergenceWarning, InferenceError, Result, Status
 from .steps import Backtracking, Constant, Damped
+from .sweep import filter_sweep
 
 __version__ = "0.1.0"
 
@@ -42,6 +46,8 @@ __all__ = [
     "Heuristic",
     "InferenceError",
     "Likelihood",
+    "LinearModel",
+    "MarkovGP",
     "Method",
     "Model",
     "Newton",
@@ -53,10 +59,12 @@ __all__ = [
     "Result",
     "Riemannian",
     "Sites",
+    "StateSpaceModel",
     "Status",
     "Taylor",
     "Unscented",
     "datasets",
+    "filter_sweep",
     "infer",
     "iterate",
     "kernels",

@@ -1,4 +1,4 @@
-"""What comes in: shapes, missing values and support, checked once. Nothing later sees a NaN in y."""
+"""What comes in: shapes, missing values, time stamps and support, checked once. Nothing later sees a NaN in y."""
 
 import datetime
 from typing import Any, NamedTuple
@@ -10,6 +10,9 @@ from .likelihoods import support as supports
 from .likelihoods.base import Likelihood, rows_given
 from .model import Model
 from .precision import NotRealError, as_real
+from .times import Clock, MixedError, as_clock, read_times
+
+__all__ = ["Clock", "Data", "as_clock", "read_data", "read_inputs", "read_sites"]
 
 
 class Data(NamedTuple):
@@ -21,8 +24,13 @@ class Data(NamedTuple):
 
 
 def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
-    """x as a float64 matrix with one row a datum, checked against the prior."""
-    array = _as_float(x, name)
+    """x as a float64 matrix with one row a datum, checked against the prior.
+
+    Time stamps are counted in units of the prior's clock; numbers are taken as they are, in those units.
+    """
+    array = _read_times(x, model, name)
+    if array is None:
+        array = _as_float(x, name)
     if array.ndim == 0:
         raise ValueError(f"{name} must have one row a datum, got the single number {array}: write [{array}]")
     if array.ndim == 1:
@@ -45,6 +53,39 @@ def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
         )
     model.prior.check_inputs(array)
     return array
+
+
+def _read_times(x: Any, model: Model, name: str) -> np.ndarray | None:
+    """The times in x as numbers; None if it has none."""
+    try:
+        times = read_times(x)
+    except MixedError as error:
+        raise ValueError(
+            f"{name} must hold numbers, or time stamps of one kind, got {type(x).__name__} with both "
+            f"{_short(error.first)} and, in row {error.row}, {_short(error.second)}: {error.advice or _IN_NUMBERS}"
+        ) from None
+    if times is None:
+        return None
+    if times.entries.size == 0:
+        return np.zeros(times.entries.shape)
+    clock = getattr(model.prior, "clock", None)
+    if clock is None:
+        raise ValueError(
+            f"{name} must hold real numbers unless the prior has a unit of time, got {type(x).__name__} with "
+            f'{_short(times.first)}: state the unit of the lengthscales, as in MarkovGP(kernel, unit="D"), or '
+            f"{_IN_NUMBERS}"
+        )
+    if times.entries.ndim == 0:
+        raise ValueError(
+            f"{name} must have one row a datum, got the single time {_short(times.first)}: put it in a list"
+        )
+    if np.any(times.missing):
+        row = np.argwhere(times.missing)[0][0]
+        raise ValueError(f"{name} must be finite, but row {row} is NaT: drop that row (only y may be missing)")
+    try:
+        return times.numbers(clock)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
 def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y")) -> Data:
@@ -150,9 +191,14 @@ def _short(entry: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
+_IN_NUMBERS = 'measure time in numbers, for example (t - t[0]) / np.timedelta64(1, "D")'
+
+
 def _remedy(entry: Any) -> str:
     if isinstance(entry, (np.datetime64, np.timedelta64, datetime.date, datetime.timedelta)):
-        return 'measure time in numbers, for example (t - t[0]) / np.timedelta64(1, "D")'
+        return _IN_NUMBERS
+    if type(entry).__name__ == "Period":
+        return "take the time at which each period starts, with .to_timestamp()"
     if isinstance(entry, (complex, np.complexfloating)):
         return "take its real part or its modulus first"
     if isinstance(entry, (list, tuple)):

@@ -17,31 +17,23 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from . import data as data_room
-from .cubature import is_point
+from .choices import check_choices, local_rule
 from .gaussian import Gaussian, Sites
-from .likelihoods.base import Likelihood, row_axes
+from .likelihoods.base import row_axes
 from .linalg import smallest_eigenvalue
 from .methods import first_order
 from .methods.curvature import rows_of
-from .methods.presets import VI, FirstOrderVI
+from .methods.presets import FirstOrderVI
 from .methods.rule import Method, RowNumbers, evaluate, propose, residual
 from .methods.view import RowView
 from .model import Model
 from .precision import in_double, parameter, to_host
 from .priors.base import Conditioned, Prior, Workspace
+from .problem import Problem, Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
-from .steps import Backtracking, Constant, Damped, Move, Outcome, Step
+from .steps import Constant, Move, Outcome, Step, unless
 
 _START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
-
-
-class _Problem(eqx.Module):
-    """Everything that stays the same from step to step."""
-
-    workspace: Workspace
-    likelihood: Likelihood
-    y: Float[Array, "N P"]
-    observed: Bool[Array, " N"]
 
 
 class _History(eqx.Module):
@@ -76,12 +68,7 @@ class _Loop(eqx.Module):
     history: _History
 
 
-def _local(method: Method | FirstOrderVI) -> Method:
-    """The local rule: what is expanded, and which energy goes with it."""
-    return VI(cubature=method.cubature) if isinstance(method, FirstOrderVI) else method
-
-
-def _look(problem: _Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
+def _look(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
     """Condition on the sites and look at every row's likelihood around its marginal."""
     conditioned = problem.workspace.marginals(sites)
     views, numbers = jax.vmap(
@@ -96,11 +83,11 @@ def _energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
 
 
 def _propose(
-    problem: _Problem, method: Method | FirstOrderVI, point: _Point, step_size: Float[Array, ""]
+    problem: Problem, method: Method | FirstOrderVI, point: _Point, step_size: Float[Array, ""]
 ) -> tuple[Sites, Any]:
     """Every row's proposal, and the memory to carry if it is accepted."""
     if isinstance(method, FirstOrderVI):
-        local = _local(method)
+        local = local_rule(method)
 
         def free_energy(sites: Sites) -> Float[Array, ""]:
             conditioned, _, numbers = _look(problem, local, _mask(problem, sites))
@@ -111,13 +98,14 @@ def _propose(
     return _propose_rows(problem, method, point.views, point.sites, point.memory, step_size)
 
 
+@jax.jit
 def _propose_rows(problem, method: Method, views, sites, memory, step_size) -> tuple[Sites, Any]:
     return jax.vmap(lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size))(
         views, problem.observed, sites, memory
     )
 
 
-def _mask(problem: _Problem, sites: Sites) -> Sites:
+def _mask(problem: Problem, sites: Sites) -> Sites:
     """Missing rows have no influence: their sites are zero."""
     observed = problem.observed
     return Sites(
@@ -126,9 +114,10 @@ def _mask(problem: _Problem, sites: Sites) -> Sites:
     )
 
 
-def _measure(problem: _Problem, method, sites: Sites, memory: Any) -> _Point:
-    """Everything about one point."""
-    local = _local(method)
+@jax.jit
+def _measure(problem: Problem, method, sites: Sites, memory: Any) -> _Point:
+    """Everything about one point. (Compiled by itself only in name: that way it is traced once.)"""
+    local = local_rule(method)
     conditioned, views, numbers = _look(problem, local, sites)
     energy = _energy(conditioned, numbers)
     objective = energy
@@ -151,7 +140,7 @@ def _measure(problem: _Problem, method, sites: Sites, memory: Any) -> _Point:
 
 def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
     """Whether a trial's precisions are PSD, where the method promises that they are."""
-    if not _local(method).keeps_psd:
+    if not local_rule(method).keeps_psd:
         return jnp.ones((), dtype=bool)
     rounding = 1e-12 * jnp.max(jnp.abs(sites.precision), initial=1.0)
     return jnp.all(jax.vmap(smallest_eigenvalue)(sites.precision) >= -rounding)
@@ -161,20 +150,21 @@ def _select(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
     return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
 
 
-def _try(problem: _Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
+def _try(problem: Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
     """One trial: accepted, refused, or the last."""
     first = loop.steps < 0
     point = loop.point
     size = step.size(loop.step_state)
     proposal, memory = _propose(problem, method, point, size)
     move = Move(point.sites, proposal, point.residuals)
-    trial = _select(first, point.sites, step.trial(loop.step_state, move))
+    trial, state = step.trial(loop.step_state, move)
+    trial = _select(first, point.sites, trial)
     if isinstance(method, Method):
         memory = method.curvature.carry(point.memory, memory, size)
     memory = _select(first, point.memory, memory)
     tried = _measure(problem, method, trial, memory)
 
-    verdict = step.judge(loop.step_state, move, point.outcome, tried.outcome, _is_psd(method, trial))
+    verdict = step.judge(state, move, point.outcome, tried.outcome, _is_psd(method, trial))
     accept = jnp.where(first, True, verdict.accept)
     largest = jnp.max(jnp.abs(tried.residuals), initial=0.0)
     converged = accept & (tol > 0.0) & (largest <= tol)
@@ -196,7 +186,7 @@ def _try(problem: _Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
     ]
     return _Loop(
         _select(accept, tried, point),
-        _select(first, loop.step_state, verdict.state),
+        unless(first, loop.step_state, verdict.state),
         jnp.where(accept, loop.steps + 1, loop.steps),
         jnp.asarray(status, dtype=loop.status.dtype),
         _History(*written),
@@ -204,18 +194,13 @@ def _try(problem: _Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
 
 
 @jax.jit
-def _run(problem: _Problem, method, step: Step, loop: _Loop, until: Any, tol: Any) -> _Loop:
+def _run(problem: Problem, method, step: Step, loop: _Loop, until: Any, tol: Any) -> _Loop:
     """Trials until `until` steps have been accepted, or inference has ended."""
 
     def goes_on(loop: _Loop):
         return (loop.status == Status.RUNNING.value) & (loop.steps < until)
 
     return jax.lax.while_loop(goes_on, lambda loop: _try(problem, method, step, tol, loop), loop)
-
-
-@jax.jit
-def _prepare(prior: Prior, x: Float[Array, "N P"]) -> Any:
-    return prior.prepare(x)
 
 
 @in_double
@@ -230,7 +215,7 @@ def _condition(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
 
 
 @functools.partial(jax.jit, static_argnums=4)
-def _begin(problem: _Problem, method, step: Step, sites: Sites, capacity: int) -> _Loop:
+def _begin(problem: Problem, method, step: Step, sites: Sites, capacity: int) -> _Loop:
     """The loop before anything has been looked at."""
     rows, latents = sites.linear.shape
     sites = _mask(problem, Sites(jnp.asarray(sites.linear), jnp.asarray(sites.precision)))
@@ -243,86 +228,36 @@ def _begin(problem: _Problem, method, step: Step, sites: Sites, capacity: int) -
     else:
         memory = rows_of(method.curvature.initial_state(method.target, latents), rows)
         stationary = method.is_stationary
-    shapes = jax.eval_shape(lambda: _measure(problem, method, sites, memory))
+    shapes = jax.eval_shape(_measure, problem, method, sites, memory)
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     point = eqx.tree_at(lambda p: (p.sites, p.memory), blank, (sites, memory), is_leaf=lambda leaf: leaf is None)
     empty = jnp.full(capacity, jnp.nan)
-    return _Loop(
+    loop = _Loop(
         point,
         step.start(sites, stationary),
         jnp.asarray(-1),
         jnp.asarray(Status.RUNNING.value),
         _History(empty, empty, empty),
     )
+    # A weakly typed leaf would come back strongly typed, and the loop be compiled a second time for that.
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=leaf.dtype), loop)
 
 
-def default_step(method: Method | FirstOrderVI) -> Step:
-    """Backtracking where the method has an objective, Damped where it has only fixed points."""
-    if isinstance(method, FirstOrderVI):
-        return Constant(1.0)
-    return Damped() if method.objective is None else Backtracking()
-
-
-def _check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
-    if not isinstance(model, Model):
-        raise ValueError(f"model must be a Model(prior, likelihood), got {model!r}")
-    method = VI() if method is None else method
-    if not isinstance(method, (Method, FirstOrderVI)):
-        raise ValueError(f"method must be one such as VI(), Newton() or PowerEP(0.5), got {method!r}")
-    step = default_step(method) if step is None else step
-    if not isinstance(step, Step):
-        raise ValueError(f"step must be Constant(rho), Backtracking() or Damped(), got {step!r}")
-    local = _local(method)
-    if isinstance(method, FirstOrderVI) and not (isinstance(step, Constant) and np.all(step.rho == 1.0)):
-        raise ValueError(f"FirstOrderVI has its own step length, learning_rate: leave step out, got {step!r}")
-    if step.monitors == "objective" and local.objective is None:
-        raise ValueError(
-            "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI "
-            "and exact or Gauss-Newton Newton have: use Damped() or Constant(rho) here"
-        )
-    likelihood = model.likelihood
-    moments = local.target.needs_moments or local.curvature.name == "gauss_newton"
-    problem = likelihood.moments_problem() if moments else None
-    if problem is not None:
-        raise ValueError(f"this method needs the mean and covariance of y given f: {problem}")
-    regresses = getattr(local.target, "slope", None) == "regression"
-    rule = local.cubature if local.target.power > 0.0 or regresses else None
-    if rule is not None and is_point(rule, likelihood.num_latents):
-        raise ValueError(
-            "this method integrates over the spread of f, and a rule with its only node at the mean sees none: "
-            f"use GaussHermite(20) or Unscented(5) in place of cubature={rule!r}"
-        )
-    kind = getattr(local.curvature, "kind", "auto")
-    if kind in ("full", "partial") and not likelihood.gaussian_form and not local.target.needs_moments:
-        raise ValueError(
-            f'GaussNewton(kind="{kind}") needs a likelihood that is Gaussian given f, which '
-            f'{type(likelihood).__name__} is not: use kind="generalised" or "auto"'
-        )
-    return method, step
-
-
-class _Run:
+class Run:
     """One call of `infer` or `iterate`: the problem, and the loop as far as it has gone."""
 
-    def __init__(self, model, x, y, method, step, sites, capacity, tol):
-        self.method, self.step = _check_choices(model, method, step)
-        self.model = model
-        read = data_room.read_data(x, y, model)
-        self.problem = _Problem(
-            _prepare(model.prior, read.x),
-            model.likelihood,
-            jnp.asarray(read.y),
-            jnp.asarray(read.observed),
-        )
+    def __init__(self, setup: Setup, method, step, sites, capacity, tol):
+        self.method, self.step = method, step
+        self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
         self.tol = float(parameter(tol, "tol", lower=0.0, strict=False))
-        self.loop = self._start(sites, read, capacity)
+        self.loop = self._start(sites, capacity)
 
-    def _start(self, sites, read, capacity) -> _Loop:
-        rows, latents = read.x.shape[0], self.model.prior.num_latents
+    def _start(self, sites, capacity) -> _Loop:
+        rows, latents = self.data.x.shape[0], self.model.prior.num_latents
         if sites is not None:
             given = data_room.read_sites(sites, rows, latents)
-            self._check_start(given, read.observed)
-            loop = self._begin(given, capacity)
+            self._check_start(given, self.data.observed)
+            loop = self._begin(self.order.sites(given), capacity)
             if Status(int(loop.status)).failed:
                 raise ValueError(
                     f"sites cannot be started from ({Status(int(loop.status)).name.lower()}): start from "
@@ -330,14 +265,15 @@ class _Run:
                 )
             return loop
         initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
-        loop = self._begin(Sites.constant(rows, latents, initial), capacity)
+        positions = self.problem.observed.shape[0]
+        loop = self._begin(Sites.constant(positions, latents, initial), capacity)
         # A wide prior can put so much mass where the likelihood overflows that nothing is finite there.
         # Then start from sites that hold f near the prior mean, as loosely as is possible.
         mean = np.asarray(self.problem.workspace.mean)
         for precision in _START_PRECISIONS:
             if loop.status != Status.NON_FINITE.value or precision <= initial:
                 continue
-            held = Sites.constant(rows, latents, precision)
+            held = Sites.constant(positions, latents, precision)
             loop = self._begin(Sites(precision * mean, held.precision), capacity)
         return loop
 
@@ -382,13 +318,14 @@ class _Run:
         return Result(
             model=self.model,
             method=self.method,
+            data=self.data,
             status=status,
             energy=float(point.energy),
             residual=self.residual,
             steps=steps,
             history=History(*(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))),
-            sites=to_host(point.sites),
-            marginals=to_host(point.marginals),
+            sites=self.order.rows(to_host(point.sites)),
+            marginals=self.order.rows(to_host(point.marginals)),
             condition=functools.partial(_posterior, self.model.prior, self.problem.workspace, point.sites),
         )
 
@@ -425,7 +362,8 @@ def infer(
     capacity = 128
     while capacity < max_steps:
         capacity *= 4
-    run = _Run(model, x, y, method, step, sites, capacity, tol)
+    method, step = check_choices(model, method, step)
+    run = Run(Setup(model, x, y), method, step, sites, capacity, tol)
     if progress:
         _with_progress(run, int(max_steps))
     else:
@@ -443,7 +381,7 @@ def _warn(status: Status, residual: float, stacklevel: int) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel)
 
 
-def _with_progress(run: _Run, max_steps: int) -> None:
+def _with_progress(run: Run, max_steps: int) -> None:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -458,7 +396,7 @@ def _with_progress(run: _Run, max_steps: int) -> None:
 class State:
     """One step of `iterate`: `.energy`, `.objective`, `.step_size`, `.residual`, `.steps`, `.sites`, `.posterior`."""
 
-    def __init__(self, run: _Run):
+    def __init__(self, run: Run):
         point = run.loop.point
         self.energy = float(point.energy)
         self.objective = float(run.loop.history.objective[0])
@@ -466,8 +404,9 @@ class State:
         self.step_size = float(run.loop.history.step_size[0])
         self.steps = run.steps
         self.status = run.status
-        self.sites = to_host(point.sites)
-        self._condition = functools.partial(_posterior, run.model.prior, run.problem.workspace, self.sites)
+        sites = to_host(point.sites)
+        self.sites = run.order.rows(sites)
+        self._condition = functools.partial(_posterior, run.model.prior, run.problem.workspace, sites)
 
     @functools.cached_property
     def posterior(self) -> Any:
@@ -497,10 +436,15 @@ def iterate(
     >>> energies[2] < energies[0]
     True
     """
-    return _states(in_double(_Run)(model, x, y, method, step, sites, 1, tol))
+    method, step = check_choices(model, method, step)
+    return _states(in_double(_start)(model, x, y, method, step, sites, tol))
 
 
-def _states(run: _Run) -> Iterator[State]:
+def _start(model, x, y, method, step, sites, tol) -> Run:
+    return Run(Setup(model, x, y), method, step, sites, 1, tol)
+
+
+def _states(run: Run) -> Iterator[State]:
     advance = in_double(run.advance)
     while run.status is Status.RUNNING:
         before = run.steps

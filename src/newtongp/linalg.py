@@ -7,6 +7,7 @@ a few vectorised operations instead of N calls to LAPACK.
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 
@@ -49,6 +50,11 @@ def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """A square root of a large matrix that is PSD up to rounding, singular or not (no jitter needed)."""
     values, vectors = jnp.linalg.eigh(matrix)
     return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
+
+
+def smallest_eigenvalue_given(matrices: np.ndarray) -> float:
+    """The smallest eigenvalue of all symmetric matrices that a user gave, before anything is traced."""
+    return float(np.min(np.linalg.eigvalsh(matrices)))
 
 
 # Small matrices, one a row --------------------------------------------------------------------
@@ -184,3 +190,53 @@ def raise_eigenvalues(matrix: Float[Array, "D D"], floor: float) -> Float[Array,
 def project_psd(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
     """The nearest PSD matrix: negative eigenvalues become zero."""
     return raise_eigenvalues(matrix, 0.0)
+
+
+def small_eigh(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """Eigenvalues in rising order and orthonormal eigenvectors (columns) of a small symmetric matrix.
+
+    A singular matrix has eigenvalues of rounding's size and of either sign: they are returned as zero.
+    """
+    if matrix.shape[-1] == 2:
+        values, vectors = _eigh_of_two(matrix)
+    else:
+        values, vectors = jnp.linalg.eigh(matrix)
+    return jnp.where(jnp.abs(values) <= 1e-14 * jnp.max(jnp.abs(values)), 0.0, values), vectors
+
+
+def _eigh_of_two(matrix: Float[Array, "2 2"]) -> tuple[Float[Array, " 2"], Float[Array, "2 2"]]:
+    """By the one rotation that makes a 2 × 2 matrix diagonal."""
+    half = 0.5 * (matrix[0, 0] - matrix[1, 1])
+    middle = 0.5 * (matrix[0, 0] + matrix[1, 1])
+    radius = jnp.hypot(half, matrix[0, 1])
+    angle = 0.5 * jnp.arctan2(matrix[0, 1], half)
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    vectors = jnp.stack([jnp.stack([-sine, cosine]), jnp.stack([cosine, sine])], axis=1)
+    return jnp.stack([middle - radius, middle + radius]), vectors
+
+
+def determinant_sign(left: Float[Array, "N D D"], right: Float[Array, "N D D"]) -> Float[Array, " N"]:
+    """The sign of det(I + AB) for every pair of small symmetric matrices."""
+    size = left.shape[-1]
+    if size <= 3:
+        # A batched product of such small matrices takes XLA a second to compile.
+        product = jnp.sum(left[:, :, :, None] * right[:, None, :, :], axis=2)
+    else:
+        product = jnp.einsum("nij,njk->nik", left, right)
+    matrix = jnp.eye(size)[None] + product
+    if size == 1:
+        return jnp.sign(matrix[:, 0, 0])
+    if size == 2:
+        return jnp.sign(_minor(matrix, 0, 1, 0, 1))
+    if size == 3:
+        return jnp.sign(
+            matrix[:, 0, 0] * _minor(matrix, 1, 2, 1, 2)
+            - matrix[:, 0, 1] * _minor(matrix, 1, 2, 0, 2)
+            + matrix[:, 0, 2] * _minor(matrix, 1, 2, 0, 1)
+        )
+    return jnp.linalg.slogdet(matrix)[0]
+
+
+def _minor(matrix: Float[Array, "N D D"], i: int, j: int, k: int, m: int) -> Float[Array, " N"]:
+    """The determinant of rows i, j and columns k, m."""
+    return matrix[:, i, k] * matrix[:, j, m] - matrix[:, i, m] * matrix[:, j, k]

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from . import data as data_room
 from .cubature import Cubature, PointRule, nodes_and_weights
-from .gaussian import Gaussian
+from .gaussian import Gaussian, Sites, cavity
 from .likelihoods.base import (
     Likelihood,
     row_axes,
@@ -25,11 +25,11 @@ from .likelihoods.base import (
     rows_given,
     with_row_parameters,
 )
-from .linalg import outer, psd_root
+from .linalg import outer
 from .methods.expectation import log_expected_density, rule_or_default
 from .model import Model
 from .precision import NotRealError, as_real, in_double, to_host
-from .priors.base import Posterior
+from .priors.temporal import TemporalPosterior
 from .results import Result
 
 
@@ -134,6 +134,40 @@ def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any
     return draws[:, :, 0] if likelihood.num_outputs == 1 else draws
 
 
+@in_double
+def leave_one_out(result: Result) -> np.ndarray:
+    """log E[p(yₙ | fₙ)] under q without its own site."""
+    cavities, proper = to_host(_cavities(result.marginals, result.sites))
+    observed = result.data.observed & proper
+    safe = jax.tree.map(lambda a, b: np.where(_like(observed, a), a, b), cavities, result.marginals)
+    values = _log_densities(result.model.likelihood, _cubature(result), safe, result.data.y)
+    return np.where(observed, np.asarray(values), np.nan)
+
+
+def _like(mask: np.ndarray, array: np.ndarray) -> np.ndarray:
+    return mask.reshape(mask.shape + (1,) * (array.ndim - 1))
+
+
+@jax.jit
+def _cavities(marginals: Gaussian, sites: Sites) -> Any:
+    found = jax.vmap(lambda marginal, site: cavity(marginal, site, 1.0))(marginals, sites)
+    return found.gaussian, found.proper
+
+
+@in_double
+def one_step_ahead(result: Result) -> np.ndarray:
+    """log E[p(yₙ | fₙ)] under what the rows before predict."""
+    posterior = result.posterior
+    if not isinstance(posterior, TemporalPosterior):
+        raise ValueError(
+            "one_step_ahead needs a prior in time, MarkovGP or StateSpaceModel, got "
+            f"{type(result.model.prior).__name__}"
+        )
+    latent = to_host(posterior.one_step_ahead())
+    values = _log_densities(result.model.likelihood, _cubature(result), latent, result.data.y)
+    return np.where(result.data.observed, np.asarray(values), np.nan)
+
+
 def as_key(key: Any) -> Any:
     """A JAX key from a key or an integer seed."""
     try:
@@ -229,17 +263,12 @@ def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
 
 def _latent(result: Result, x: np.ndarray) -> Gaussian:
     with _explained("x_new"):
-        return to_host(in_double(_predict_latent)(result.posterior, x))
+        return to_host(result.posterior.predict(x))
 
 
 def _draw_latents(result: Result, key: Any, x: np.ndarray, n: int) -> Any:
     with _explained("x_new"):
-        return _draw(result.posterior, key, x, n)
-
-
-@jax.jit
-def _predict_latent(posterior: Posterior, x: Any) -> Gaussian:
-    return posterior.predict(x)
+        return jnp.asarray(result.posterior.draw(key, x, n))
 
 
 def _over_rows(likelihood: Likelihood, function, *rows):
@@ -272,14 +301,6 @@ def _log_densities(likelihood, cubature, latent: Gaussian, y: Float[Array, "M P"
         return log_expected_density(likelihood, y, gaussian, _rule(cubature, gaussian.mean.shape[0], _FOR_DENSITIES))
 
     return _over_rows(likelihood, row, latent, y)
-
-
-@eqx.filter_jit
-def _draw(posterior: Posterior, key: Any, x: Any, n: int) -> Float[Array, "n M D"]:
-    joint = posterior.joint(x)
-    noise = jax.random.normal(key, (n, joint.mean.shape[0]), dtype=joint.mean.dtype)
-    draws = joint.mean[None, :] + noise @ psd_root(joint.covariance).T
-    return draws.reshape(n, x.shape[0], -1)
 
 
 @jax.jit

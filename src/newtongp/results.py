@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .data import Data
 from .gaussian import Gaussian, Sites
 from .model import Model
 from .priors.base import Posterior
@@ -31,6 +32,7 @@ class Status(enum.IntEnum):
     IMPROPER_POSTERIOR = 4
     IMPROPER_CAVITY = 5
     NON_FINITE = 6
+    SINGLE_PASS = 7
 
     @property
     def ok(self) -> bool:
@@ -53,6 +55,10 @@ _SENTENCES = {
     Status.CONVERGED: "Converged: no row's own update would still move its marginal by more than the tolerance.",
     Status.MAX_STEPS: (
         "The number of steps ran out before convergence: raise max_steps, or continue with sites=result.sites."
+    ),
+    Status.SINGLE_PASS: (
+        "One sweep forward and one back, each row expanded around what the rows before it predict. For the fixed "
+        "point, try infer(..., sites=result.sites)."
     ),
     Status.STEP_TOO_SMALL: (
         "No step, however short, was acceptable. With a small residual the answer is as good as rounding and "
@@ -124,6 +130,7 @@ class Result:
         *,
         model: Model,
         method: Any,
+        data: Data,
         status: Status,
         energy: float,
         residual: float,
@@ -135,6 +142,7 @@ class Result:
     ):
         self.model = model
         self.method = method
+        self.data = data
         self.status = status
         self.energy = energy
         self.residual = residual
@@ -176,6 +184,21 @@ class Result:
         from . import predict
 
         return predict.sample_y(self, key, x_new, n, **row_parameters)
+
+    def leave_one_out(self) -> np.ndarray:
+        """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper."""
+        from . import predict
+
+        return predict.leave_one_out(self)
+
+    def one_step_ahead(self) -> np.ndarray:
+        """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing.
+
+        Rows at the same time count as coming one after the other.
+        """
+        from . import predict
+
+        return predict.one_step_ahead(self)
 
     @functools.cached_property
     def posterior(self) -> Posterior:

@@ -8,6 +8,7 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
@@ -62,8 +63,8 @@ class Step(eqx.Module):
         """ρ for the next trial."""
 
     @abc.abstractmethod
-    def trial(self, state: Any, move: Move) -> Sites:
-        """The sites to try."""
+    def trial(self, state: Any, move: Move) -> tuple[Sites, Any]:
+        """The sites to try, and the state to judge them with."""
 
     @abc.abstractmethod
     def judge(self, state: Any, move: Move, before: Outcome, after: Outcome, psd: Bool[Array, ""]) -> Verdict:
@@ -94,13 +95,18 @@ class Constant(Step):
         return jnp.asarray(self.rho)
 
     def trial(self, state, move):
-        return interpolate(move.sites, move.proposal, self.size(state))
+        return interpolate(move.sites, move.proposal, self.size(state)), state
 
     def judge(self, state, move, before, after, psd):
         return Verdict(after.sound, state, ~after.sound)
 
 
-_MEMORY = 5
+_MEMORY = 6
+"""How many points are remembered, the present one included."""
+_LARGEST_MEMORY = 2**23
+"""Numbers that the acceleration may remember, 64 MB: for very many rows it remembers fewer points."""
+_RECENT = 5
+"""How many residuals a damped step compares with."""
 _SLOW = 0.3
 """Acceleration is worth a trial where a step leaves more than this fraction of the residual."""
 
@@ -113,47 +119,73 @@ class _Acceleration(eqx.Module):
     residuals: Float[Array, "M V"]
     filled: Any
     """How many entries can be used."""
+    slot: Any
+    """Where the next one goes: the oldest is overwritten, and nothing is moved."""
     next: Bool[Array, ""]
     """Whether the next trial is an accelerated one."""
 
 
 def _no_acceleration(sites: Sites, wanted: bool) -> _Acceleration:
     rows, latents = sites.linear.shape
-    shape = (_MEMORY if wanted else 0, rows * (latents + latents**2))
+    size = rows * (latents + latents**2)
+    count = min(_MEMORY, max(3, _LARGEST_MEMORY // (3 * size))) if wanted else 0
     return _Acceleration(
-        jnp.zeros(shape),
-        jnp.zeros(shape),
-        jnp.zeros(shape),
+        jnp.zeros((count, size)),
+        jnp.zeros((count, size)),
+        jnp.zeros((count, size)),
+        jnp.zeros((), dtype=int),
         jnp.zeros((), dtype=int),
         jnp.zeros((), dtype=bool),
     )
 
 
-def _trial(memory: _Acceleration, move: Move, size: Float[Array, ""]) -> Sites:
-    """The plain step (1 − ρ) site + ρ proposal, or the extrapolation where it is due."""
+def _trial(state: "_Progress", move: Move) -> tuple[Sites, "_Progress"]:
+    """The plain step (1 − ρ) site + ρ proposal, or the extrapolation where it is due; and the move is noted down."""
+    memory, size = state.memory, state.size
     plain = interpolate(move.sites, move.proposal, size)
     if memory.points.shape[0] == 0:
-        return plain
-    extrapolated = _anderson(memory, size, *_as_vectors(move))
-    return _unflatten(jnp.where(memory.next, extrapolated, _flatten(plain)), move.sites)
-
-
-def _remember(memory: _Acceleration, move: Move, accept: Bool[Array, ""], slow: Bool[Array, ""]) -> _Acceleration:
-    """Add the point that an accepted step started from; forget everything after a refusal."""
-    if memory.points.shape[0] == 0:
-        return memory
-    filled = jnp.where(accept, jnp.minimum(memory.filled + 1, _MEMORY), 0)
-    points, moves, residuals = (
-        jnp.where(accept, jnp.concatenate([old[1:], new[None, :]]), old)
-        for old, new in zip((memory.points, memory.moves, memory.residuals), _as_vectors(move), strict=True)
+        return plain, state
+    vectors = _as_vectors(move)
+    # What was remembered is written first and only then read, in a loop that runs once or not at all: in any other
+    # order, or with `cond`, XLA copies all of it at every step.
+    kept = tuple(
+        jax.lax.dynamic_update_index_in_dim(old, new, memory.slot, 0)
+        for old, new in zip(_kept(memory), vectors, strict=True)
     )
-    return _Acceleration(points, moves, residuals, filled, accept & slow & (filled >= 2))
+    memory = eqx.tree_at(_kept, memory, kept)
+
+    def extrapolate(_):
+        return _unflatten(_anderson(memory, size, *vectors), move.sites), jnp.zeros((), dtype=bool)
+
+    trial, _ = jax.lax.while_loop(lambda carry: carry[1], extrapolate, (plain, memory.next))
+    return trial, eqx.tree_at(lambda progress: progress.memory, state, memory)
+
+
+def _kept(memory: Any) -> Any:
+    return memory.points, memory.moves, memory.residuals
+
+
+def _remember(memory: _Acceleration, accept: Bool[Array, ""], slow: Bool[Array, ""]) -> _Acceleration:
+    """Keep the point that an accepted step started from; forget everything after a refusal."""
+    count = memory.points.shape[0]
+    if count == 0:
+        return memory
+    filled = jnp.where(accept, jnp.minimum(memory.filled + 1, count - 1), 0)
+    return _Acceleration(
+        memory.points,
+        memory.moves,
+        memory.residuals,
+        filled,
+        (memory.slot + 1) % count,
+        accept & slow & (filled >= 2),
+    )
 
 
 def _anderson(memory: _Acceleration, size, point, move, residual) -> Float[Array, " V"]:
     """The combination of remembered points whose linearised residual is smallest, one step further."""
-    index = jnp.arange(memory.points.shape[0])
-    usable = (index >= memory.points.shape[0] - memory.filled)[:, None]
+    count = memory.points.shape[0]
+    age = (memory.slot - jnp.arange(count)) % count
+    usable = ((age >= 1) & (age <= memory.filled))[:, None]
     residuals = jnp.where(usable, residual[None, :] - memory.residuals, 0.0)
     points = jnp.where(usable, point[None, :] - memory.points, 0.0)
     moves = jnp.where(usable, move[None, :] - memory.moves, 0.0)
@@ -176,6 +208,14 @@ def _flatten(sites: Sites) -> Float[Array, " V"]:
 def _unflatten(vector: Float[Array, " V"], like: Sites) -> Sites:
     cut = like.linear.size
     return Sites(vector[:cut].reshape(like.linear.shape), vector[cut:].reshape(like.precision.shape))
+
+
+def unless(first: Bool[Array, ""], before: Any, after: Any) -> Any:
+    """The state after a trial, or as it was where the trial was only a look at the starting point.
+
+    What the acceleration remembers is not copied for that: `filled` says how much of it counts.
+    """
+    return jax.tree.map(lambda old, new: new if new.ndim == 2 else jnp.where(first, old, new), before, after)
 
 
 class _Progress(eqx.Module):
@@ -214,7 +254,7 @@ class Backtracking(Step):
         return state.size
 
     def trial(self, state, move):
-        return _trial(state.memory, move, state.size)
+        return _trial(state, move)
 
     def judge(self, state, move, before, after, psd):
         change = after.objective - before.objective
@@ -225,7 +265,7 @@ class Backtracking(Step):
         # A failed acceleration costs one trial and the memory, not step length.
         shorter = jnp.where(accelerated, state.size, self.shorten * state.size)
         longer = jnp.minimum(1.0, self.lengthen * state.size)
-        memory = _remember(state.memory, move, accept, after.residual > _SLOW * before.residual)
+        memory = _remember(state.memory, accept, after.residual > _SLOW * before.residual)
         judged = _Progress(jnp.where(accept, longer, shorter), state.recent, memory)
         return Verdict(accept, judged, ~accept & (shorter < _SHORTEST))
 
@@ -255,13 +295,13 @@ class Damped(Step):
     def start(self, sites, stationary):
         # A method that remembers (quasi-Newton) is no fixed map, and has nothing to extrapolate from.
         memory = _no_acceleration(sites, self.accelerate and stationary)
-        return _Progress(jnp.asarray(self.rho, dtype=float), jnp.full(_MEMORY, jnp.inf), memory)
+        return _Progress(jnp.asarray(self.rho, dtype=float), jnp.full(_RECENT, jnp.inf), memory)
 
     def size(self, state):
         return state.size
 
     def trial(self, state, move):
-        return _trial(state.memory, move, state.size)
+        return _trial(state, move)
 
     def judge(self, state, move, before, after, psd):
         lower = after.residual < before.residual
@@ -275,6 +315,6 @@ class Damped(Step):
         judged = _Progress(
             jnp.where(accept, longer, shorter),
             jnp.where(accept, recent, state.recent),
-            _remember(state.memory, move, accept, after.residual > _SLOW * before.residual),
+            _remember(state.memory, accept, after.residual > _SLOW * before.residual),
         )
         return Verdict(accept, judged, ~accept & (shorter < _SHORTEST))

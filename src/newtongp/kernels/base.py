@@ -13,11 +13,25 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..precision import parameter
+from .statespace import Block, multiply_blocks, scale_blocks
 
 
 def hyperparameter(name: str, default: Any, *, lower: float = 0.0, max_ndim: int = 0) -> Any:
     """A field of a kernel that can be learned: a float64 array, checked when the kernel is made."""
     return eqx.field(default=default, converter=lambda value: parameter(value, name, lower=lower, max_ndim=max_ndim))
+
+
+def whole_number(name: str, default: int, lower: int, upper: int | None = None) -> Any:
+    """A field of a kernel that is an integer of at least `lower`: part of its structure, not learned."""
+
+    def convert(value):
+        is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+        if not is_integer or value < lower or (upper is not None and value > upper):
+            wanted = f"of at least {lower}" if upper is None else f"from {lower} to {upper}"
+            raise ValueError(f"{name} must be an integer {wanted}, got {value!r}")
+        return int(value)
+
+    return eqx.field(static=True, default=default, converter=convert)
 
 
 def check_length(values: Any, name: str, dimension: int) -> None:
@@ -28,6 +42,20 @@ def check_length(values: Any, name: str, dimension: int) -> None:
             f"{name} has length {shape[0]}, but x has {dimension} column(s): "
             f"give one {name} a column, or a single number for all of them"
         )
+
+
+def check_one_column(kernel: str, dimension: int) -> None:
+    """Raise ValueError unless x has one column."""
+    if dimension != 1:
+        raise ValueError(
+            f"{kernel} works on one column of x, but x has {dimension}: choose one, as in `{kernel}(...).on(0)`"
+        )
+
+
+def one_column(values: Any, name: str) -> Any:
+    """The hyperparameter of the only column of x."""
+    check_length(values, name, 1)
+    return values[0] if np.ndim(values) else values
 
 
 class Kernel(eqx.Module):
@@ -45,6 +73,16 @@ class Kernel(eqx.Module):
 
     def check_inputs(self, dimension: int) -> None:
         """Raise ValueError if this kernel cannot be used on inputs with that many columns."""
+
+    def check_values(self, x: np.ndarray) -> None:
+        """Raise ValueError if this kernel is not defined at one of these inputs, an (N, P) matrix."""
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The state space form on one column of x: f is the sum of the first entries of these processes."""
+        raise ValueError(
+            f"{type(self).__name__} has no state space form: use `GP` with it, or another kernel, such as a Matern; "
+            f"a kernel of your own may have a method `blocks`, see `newtongp.kernels.LinearSDE`"
+        )
 
     def on(self, *dimensions: Any) -> "Kernel":
         """This kernel, seeing only these columns of x."""
@@ -98,6 +136,15 @@ class Sum(Kernel):
         for part in self.parts:
             part.check_inputs(dimension)
 
+    def check_values(self, x: np.ndarray) -> None:
+        """Raise ValueError if a part is not defined at one of these inputs."""
+        for part in self.parts:
+            part.check_values(x)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of all parts."""
+        return tuple(block for part in self.parts for block in part.blocks())
+
 
 class Product(Kernel):
     """k1 * k2 * ...: periodic x Matern is quasi-periodic, cosine x Matern a sub-band."""
@@ -120,6 +167,15 @@ class Product(Kernel):
         for part in self.parts:
             part.check_inputs(dimension)
 
+    def check_values(self, x: np.ndarray) -> None:
+        """Raise ValueError if a part is not defined at one of these inputs."""
+        for part in self.parts:
+            part.check_values(x)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The products of the blocks of the parts, every one with every other."""
+        return multiply_blocks([part.blocks() for part in self.parts])
+
 
 class Scaled(Kernel):
     """scale * k."""
@@ -134,6 +190,14 @@ class Scaled(Kernel):
     def check_inputs(self, dimension: int) -> None:
         """Raise ValueError if the kernel cannot be used on inputs with that many columns."""
         self.kernel.check_inputs(dimension)
+
+    def check_values(self, x: np.ndarray) -> None:
+        """Raise ValueError if the kernel is not defined at one of these inputs."""
+        self.kernel.check_values(x)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of the kernel, scaled."""
+        return scale_blocks(self.kernel.blocks(), self.scale)
 
 
 class Active(Kernel):
@@ -168,6 +232,19 @@ class Active(Kernel):
                 f"numbered from 0: give x more columns or change `on(...)`"
             )
         self.kernel.check_inputs(len(self.dimensions))
+
+    def check_values(self, x: np.ndarray) -> None:
+        """Raise ValueError if the kernel is not defined at one of the chosen columns of these inputs."""
+        self.kernel.check_values(x[:, list(self.dimensions)])
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks of the kernel, if it sees the only column that a state space form knows."""
+        if self.dimensions != (0,):
+            raise ValueError(
+                f"a state space form has one column of x, column 0, but the kernel sees {self.dimensions}: "
+                f"use `GP` with it, or leave out `on(...)`"
+            )
+        return self.kernel.blocks()
 
 
 def _flatten(parts: Sequence[Kernel], kind: type["Sum"] | type["Product"]) -> tuple[Kernel, ...]:

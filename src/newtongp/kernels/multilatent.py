@@ -4,11 +4,12 @@ The functions below take a `Kernel` (one latent) or an `Independent` (one a kern
 put the latents first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .base import Kernel, diagonal, gram
@@ -51,9 +52,16 @@ class Independent(eqx.Module):
 
     def check_inputs(self, dimension: int) -> None:
         """Raise ValueError if one of the kernels cannot be used on inputs with that many columns."""
+        self._check(lambda kernel: kernel.check_inputs(dimension))
+
+    def check_values(self, x: np.ndarray) -> None:
+        """Raise ValueError if one of the kernels is not defined at one of these inputs."""
+        self._check(lambda kernel: kernel.check_values(x))
+
+    def _check(self, check: Callable[[Kernel], None]) -> None:
         for index, kernel in enumerate(self.kernels):
             try:
-                kernel.check_inputs(dimension)
+                check(kernel)
             except ValueError as error:
                 raise ValueError(f"kernel of latent {index}: {error}") from None
 

@@ -3,8 +3,12 @@
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 
-from .base import Kernel, hyperparameter
+from ..precision import in_double
+from .base import Kernel, check_one_column, hyperparameter, whole_number
+from .bessel import scaled_bessel
+from .statespace import Block, ConstantBlock, OscillationBlock
 
 
 class Periodic(Kernel):
@@ -14,21 +18,47 @@ class Periodic(Kernel):
     The lengthscale is relative to the period. For a pattern that changes slowly, multiply by a
     stationary kernel.
 
+    The state space form (on one column) is the Fourier series of k, cut off after `harmonics` sinusoids; nothing else
+    uses that number. What is left out is largest at distance zero, where `truncation_error()` says how large. Ten
+    harmonics leave out 1e-11 of the variance with lengthscale 1, 3e-6 with 0.5 and 9e-3 with 0.25. Five times
+    1 / lengthscale are enough for an error below 2e-5, if the lengthscale is at most 1.
+
     >>> k = Periodic(period=2.0)
     >>> round(float(k.evaluate(jnp.zeros(1), jnp.ones(1))), 4)
     0.1353
     >>> round(float(k.evaluate(jnp.zeros(1), 2.0 * jnp.ones(1))), 4)
     1.0
+    >>> [f"{Periodic(lengthscale=0.5, harmonics=n).truncation_error():.0e}" for n in (5, 10)]
+    ['8e-03', '3e-06']
     """
 
     period: Any = hyperparameter("period", 1.0)
     lengthscale: Any = hyperparameter("lengthscale", 1.0)
     variance: Any = hyperparameter("variance", 1.0)
+    harmonics: int = whole_number("harmonics", 10, lower=0)
 
     def evaluate(self, x1, x2):
         """k(x1, x2) for one pair of inputs."""
         sines = jnp.sin(jnp.pi * (x1 - x2) / self.period) / self.lengthscale
         return self.variance * jnp.exp(-2.0 * jnp.sum(sines**2))
+
+    def blocks(self) -> tuple[Block, ...]:
+        """A level, and two states a harmonic: the kernel up to `truncation_error()`."""
+        level, *variances = self.variance * self._fractions()
+        return (
+            ConstantBlock(level),
+            *(OscillationBlock(each, self.period, j) for j, each in enumerate(variances, start=1)),
+        )
+
+    @in_double
+    def truncation_error(self) -> float:
+        """The largest difference between the covariance of the state space form and the kernel's, over all lags."""
+        return float(self.variance * np.maximum(1.0 - np.sum(self._fractions()), 0.0))
+
+    def _fractions(self):
+        """The shares of the level and the harmonics in the variance: exp(−z) (I₀, 2 I₁, …)(z), z = 1/lengthscale²."""
+        weights = np.where(np.arange(self.harmonics + 1) == 0, 1.0, 2.0)
+        return weights * scaled_bessel(self.harmonics + 1, 1.0 / self.lengthscale**2)
 
 
 class Cosine(Kernel):
@@ -48,7 +78,8 @@ class Cosine(Kernel):
 
     def check_inputs(self, dimension: int) -> None:
         """Raise ValueError unless x has one column: cos(r) is not a covariance in every dimension."""
-        if dimension != 1:
-            raise ValueError(
-                f"Cosine works on one column of x, but x has {dimension}: choose one, as in `Cosine(...).on(0)`"
-            )
+        check_one_column("Cosine", dimension)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Two states: f, and f a quarter of a period on."""
+        return (OscillationBlock(self.variance, self.period),)

@@ -5,7 +5,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .base import Kernel, check_length, hyperparameter
+from .base import Kernel, check_length, hyperparameter, one_column
+from .statespace import Block, ConstantBlock, LinearBlock, WhiteBlock
 
 
 class Constant(Kernel):
@@ -20,6 +21,10 @@ class Constant(Kernel):
     def evaluate(self, x1, x2):
         """k(x1, x2) for one pair of inputs."""
         return jnp.asarray(self.variance)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """One state, the level."""
+        return (ConstantBlock(self.variance),)
 
 
 class Linear(Kernel):
@@ -43,6 +48,10 @@ class Linear(Kernel):
         check_length(self.variance, "variance", dimension)
         check_length(self.centre, "centre", dimension)
 
+    def blocks(self) -> tuple[Block, ...]:
+        """Two states, f and its slope."""
+        return (LinearBlock(one_column(self.variance, "variance"), one_column(self.centre, "centre")),)
+
 
 class White(Kernel):
     """Independent values at distinct inputs: k = variance if x = x' in every column, else 0.
@@ -60,3 +69,7 @@ class White(Kernel):
     def evaluate(self, x1, x2):
         """k(x1, x2) for one pair of inputs."""
         return jnp.where(jnp.all(x1 == x2), self.variance, 0.0)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """One state, which is new at every new time."""
+        return (WhiteBlock(self.variance),)

@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .base import Kernel, check_length, hyperparameter
+from .base import Kernel, check_length, hyperparameter, one_column, whole_number
+from .statespace import Block
+from .stationary_blocks import RBF_ORDERS, MaternBlock, RBFBlock
 
 # The polynomials in s = sqrt(2 nu) r that multiply exp(-s) in the Matern kernels with nu = p + 1/2.
 _MATERN_POLYNOMIALS = ((1.0,), (1.0, 1.0), (1.0, 1.0, 1 / 3), (1.0, 1.0, 2 / 5, 1 / 15))
@@ -36,14 +38,27 @@ class Stationary(Kernel):
 class RBF(Stationary):
     """Infinitely smooth functions: k = variance · exp(−r²/2).
 
+    The state space form (on one column) is an approximation with `order` states; nothing else uses that number. It
+    has the kernel's variance, and at every distance the covariance up to this fraction of it:
+
+    | order | 2 | 3 | 4 | 5 | 6 | 7 | 8 |
+    |---|---|---|---|---|---|---|---|
+    | error | 2.8e-2 | 6.5e-3 | 4.5e-4 | 6.2e-5 | 9.1e-6 | 1.7e-6 | 3.8e-7 |
+
     >>> k = RBF(lengthscale=[1.0, 2.0], variance=3.0)
     >>> round(float(k.evaluate(jnp.zeros(2), jnp.array([1.0, 2.0]))), 4)
     1.1036
     """
 
+    order: int = whole_number("order", 6, lower=min(RBF_ORDERS), upper=max(RBF_ORDERS))
+
     def correlation(self, squared_distance):
         """exp(−r²/2)."""
         return jnp.exp(-0.5 * squared_distance)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """An approximation, with f and f′ · lengthscale as the first two states."""
+        return (RBFBlock(one_column(self.lengthscale, "lengthscale"), self.variance, self.order),)
 
 
 class Matern12(Stationary):
@@ -57,6 +72,10 @@ class Matern12(Stationary):
         """exp(−r)."""
         return _matern(0, squared_distance)
 
+    def blocks(self) -> tuple[Block, ...]:
+        """One state, f."""
+        return (MaternBlock(one_column(self.lengthscale, "lengthscale"), self.variance, 1),)
+
 
 class Matern32(Stationary):
     """Once differentiable functions: k = variance · (1 + s) exp(−s), with s = √3 r.
@@ -68,6 +87,10 @@ class Matern32(Stationary):
     def correlation(self, squared_distance):
         """(1 + s) exp(−s)."""
         return _matern(1, 3.0 * squared_distance)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Two states: f and its derivative, in units of the kernel."""
+        return (MaternBlock(one_column(self.lengthscale, "lengthscale"), self.variance, 2),)
 
 
 class Matern52(Stationary):
@@ -81,6 +104,10 @@ class Matern52(Stationary):
         """(1 + s + s²/3) exp(−s)."""
         return _matern(2, 5.0 * squared_distance)
 
+    def blocks(self) -> tuple[Block, ...]:
+        """Three states: f and its derivatives, in units of the kernel."""
+        return (MaternBlock(one_column(self.lengthscale, "lengthscale"), self.variance, 3),)
+
 
 class Matern72(Stationary):
     """Three times differentiable functions: k = variance · (1 + s + 2s²/5 + s³/15) exp(−s), with s = √7 r.
@@ -92,6 +119,10 @@ class Matern72(Stationary):
     def correlation(self, squared_distance):
         """(1 + s + 2s²/5 + s³/15) exp(−s)."""
         return _matern(3, 7.0 * squared_distance)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Four states: f and its derivatives, in units of the kernel."""
+        return (MaternBlock(one_column(self.lengthscale, "lengthscale"), self.variance, 4),)
 
 
 class RationalQuadratic(Stationary):

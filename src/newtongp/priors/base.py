@@ -1,13 +1,16 @@
 """What a prior is to the rest of the package: something that can be conditioned on Gaussian sites."""
 
 import abc
-from typing import Any
+import functools
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..gaussian import Gaussian, Sites
+from ..linalg import psd_root
 
 
 class Conditioned(eqx.Module):
@@ -21,6 +24,17 @@ class Conditioned(eqx.Module):
     proper: Bool[Array, ""]
 
 
+class Place(NamedTuple):
+    """The inputs as a prior wants them, and the order in which it wants the rows.
+
+    `rows[i]` is the row of the data at position i, or −1 where there is none; None means that positions are rows.
+    Inference runs in the order of positions, since its local half does not care.
+    """
+
+    inputs: Any
+    rows: np.ndarray | None
+
+
 class Workspace(eqx.Module):
     """A prior at the data's inputs: all that inference needs of it, step after step.
 
@@ -28,7 +42,7 @@ class Workspace(eqx.Module):
     """
 
     mean: eqx.AbstractVar[Any]
-    """The prior mean of every row, (N, D)."""
+    """The prior mean of every position, (N, D)."""
 
     @abc.abstractmethod
     def marginals(self, sites: Sites) -> Conditioned:
@@ -42,12 +56,24 @@ class Posterior(eqx.Module):
     log_normaliser: eqx.AbstractVar[Any]
 
     @abc.abstractmethod
-    def predict(self, x: Float[Array, "M P"]) -> Gaussian:
-        """The marginals of f at new inputs."""
+    def predict(self, x: Any) -> Gaussian:
+        """The marginals of f at new inputs (M, P)."""
 
     @abc.abstractmethod
-    def joint(self, x: Float[Array, "M P"]) -> Gaussian:
+    def joint(self, x: Any) -> Gaussian:
         """The joint distribution of f at new inputs, latents within rows: mean (M·D,), covariance (M·D, M·D)."""
+
+    @abc.abstractmethod
+    def draw(self, key: Any, x: Any, n: int) -> Any:
+        """n joint draws of f at new inputs, (n, M, D)."""
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def draws_of(joint: Gaussian, key: Any, n: int, rows: int) -> Float[Array, "n M D"]:
+    """n draws from a joint distribution over so many rows."""
+    noise = jax.random.normal(key, (n, joint.mean.shape[0]), dtype=joint.mean.dtype)
+    draws = joint.mean[None, :] + noise @ psd_root(joint.covariance).T
+    return draws.reshape(n, rows, -1)
 
 
 class Prior(eqx.Module):
@@ -62,9 +88,13 @@ class Prior(eqx.Module):
     def check_inputs(self, x: np.ndarray) -> None:
         """Raise ValueError if this prior cannot be used on these inputs."""
 
+    def place(self, x: np.ndarray) -> "Place":
+        """Where each row of the data goes, decided before anything is traced."""
+        return Place(x, None)
+
     @abc.abstractmethod
-    def prepare(self, x: Float[Array, "N P"]) -> Workspace:
-        """Whatever depends on the inputs alone, computed once."""
+    def prepare(self, x: Any) -> Workspace:
+        """Whatever depends on the inputs alone, computed once, from `place(x).inputs`."""
 
     @abc.abstractmethod
     def condition(self, workspace: Any, sites: Sites) -> Posterior:

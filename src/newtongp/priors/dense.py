@@ -19,7 +19,7 @@ from ..gaussian import Gaussian, Sites
 from ..kernels import Independent, Kernel, diagonals, grams, num_latents
 from ..means import as_mean
 from ..precision import in_double
-from .base import Conditioned, Posterior, Prior, Workspace
+from .base import Conditioned, Posterior, Prior, Workspace, draws_of
 
 
 class GP(Prior):
@@ -305,6 +305,7 @@ class DensePosterior(Posterior):
     negative_factor: Any
 
     @in_double
+    @jax.jit
     def predict(self, x: Float[Array, "M P"]) -> Gaussian:
         cross, half, negative_half = self._halves(x)
         latents = self.prior.num_latents
@@ -313,11 +314,16 @@ class DensePosterior(Posterior):
         return Gaussian(self._mean(x, cross), covariance)
 
     @in_double
+    @jax.jit
     def joint(self, x: Float[Array, "M P"]) -> Gaussian:
         cross, half, negative_half = self._halves(x)
         prior = _full(grams(self.prior.kernel, x, x))
         covariance = prior - half.T @ half + negative_half.T @ negative_half
         return Gaussian(self._mean(x, cross).reshape(-1), linalg.symmetrise(covariance))
+
+    @in_double
+    def draw(self, key: Any, x: Any, n: int) -> Any:
+        return draws_of(self.joint(x), key, n, x.shape[0])
 
     def _mean(self, x, cross):
         return self.prior.mean.means(x) + jnp.einsum("dnm,nd->md", cross, self.weights)

@@ -1,0 +1,160 @@
+"""This library: the filter and smoother alone, iterations of VI, the memory they take, and gradients."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from common import (
+    LENGTHSCALE,
+    VARIANCE,
+    Measurements,
+    load,
+    peak_megabytes,
+    processes,
+    save,
+    serve,
+    slope,
+    timed,
+)
+
+SHORT, LONG = 2, 8
+
+
+# What reaches below the public interface ------------------------------------------------------------------------
+
+
+def filter_smoother(kernel: Any, t: Any, y: Any, noise: Any) -> tuple[Any, Any, Any]:
+    """Mean, variance and log likelihood of f ~ GP(0, kernel), y = f(t) + noise of these variances; to be traced."""
+    raise NotImplementedError("the call of the filter and smoother is not filled in")
+
+
+def use_plain_loops() -> None:
+    """For the rest of this process, as where loops cannot be compiled as one kernel."""
+    from newtongp.kalman import loops
+
+    loops.plain_loops().__enter__()
+
+
+# Tasks ------------------------------------------------------------------------------------------------------------
+
+
+def prepare(task: dict) -> tuple[Measurements, dict]:
+    kind = {"filter": smoother, "vi": iterations, "linear": linear, "memory": memory, "gradient": gradient}
+    return kind[task["task"]](task)
+
+
+def smoother(task: dict) -> tuple[Measurements, dict]:
+    data = load(task)
+    family, variances, lengthscales = processes(task["dim"])
+
+    def whole(hyperparameters, t, y, noise):
+        return filter_smoother(make_kernel(family, *hyperparameters), t, y, noise)
+
+    run = compiled(whole, (variances, lengthscales), data["t"], data["y"], data["noise"])
+    if task["loops"] == "plain":
+        use_plain_loops()
+    mean, variance, log_likelihood = run()
+    save(task, mean=mean, variance=variance, log_likelihood=log_likelihood)
+    return {"smoother": timed(run)}, {}
+
+
+def iterations(task: dict) -> tuple[Measurements, dict]:
+    data = load(task)
+    found = infer(task["likelihood"], data, max_steps=100)
+    marginals = found.posterior.marginals
+    save(task, mean=np.ravel(marginals.mean), variance=np.ravel(marginals.covariance))
+    measure = slope(lambda steps: exactly(steps, task["likelihood"], data), SHORT, LONG)
+    return {"iteration": measure}, {"steps": int(found.steps), "peak_megabytes": peak_megabytes()}
+
+
+def linear(task: dict) -> tuple[Measurements, dict]:
+    """One measurement a length, named by it."""
+    data = load(task)
+
+    def of_length(rows: int) -> Callable[[], float]:
+        part = {name: values[:rows] for name, values in data.items()}
+        return slope(lambda steps: exactly(steps, "poisson", part), SHORT, LONG, least=0.1)
+
+    return {str(rows): of_length(rows) for rows in task["lengths"]}, {}
+
+
+def memory(task: dict) -> tuple[Measurements, dict]:
+    import jax
+
+    import newtongp as ng
+
+    jax.jit(lambda x: x + 1.0)(1.0).block_until_ready()
+    before = peak_megabytes()
+    found = infer("poisson", load(task), max_steps=100)
+    if found.status is not ng.Status.CONVERGED:
+        raise RuntimeError(f"ended with {found.status.name}")
+    return {}, {"peak_megabytes": peak_megabytes(), "start_megabytes": before, "steps": int(found.steps)}
+
+
+def gradient(task: dict) -> tuple[Measurements, dict]:
+    """The log likelihood, and it with its gradient in the logarithms of variance and lengthscale."""
+    import jax
+
+    data = load(task)
+    start = np.log([VARIANCE, LENGTHSCALE])
+
+    def value(logarithms, t, y, noise):
+        variance, lengthscale = jax.numpy.exp(logarithms)
+        return filter_smoother(make_kernel("matern32", [variance], [lengthscale]), t, y, noise)[2]
+
+    arguments = (start, data["t"], data["y"], data["noise"])
+    both = compiled(jax.value_and_grad(value), *arguments)
+    alone = compiled(value, *arguments)
+    _, slopes = both()
+    error = differences(lambda at: float(compiled(value, at, *arguments[1:])()), start) - np.asarray(slopes)
+    found = {"error": float(np.max(np.abs(error) / np.maximum(1.0, np.abs(slopes))))}
+    return {"value": timed(alone), "gradient": timed(both)}, found
+
+
+# Parts ------------------------------------------------------------------------------------------------------------
+
+
+def make_kernel(family: str, variances: Any, lengthscales: Any) -> Any:
+    import newtongp as ng
+
+    kind = {"matern32": ng.kernels.Matern32, "matern52": ng.kernels.Matern52}[family]
+    parts = [kind(variance=variances[k], lengthscale=lengthscales[k]) for k in range(len(variances))]
+    return parts[0] if len(parts) == 1 else sum(parts[1:], start=parts[0])
+
+
+def infer(likelihood: str, data: dict, **settings: Any) -> Any:
+    import newtongp as ng
+
+    choice = {"poisson": ng.likelihoods.Poisson, "bernoulli": ng.likelihoods.Bernoulli}
+    kernel = make_kernel("matern32", [VARIANCE], [LENGTHSCALE])
+    model = ng.Model(ng.MarkovGP(kernel), choice[likelihood]())
+    return ng.infer(model, data["t"], data["y"], **settings)
+
+
+def exactly(steps: int, likelihood: str, data: dict) -> None:
+    import newtongp as ng
+
+    found = infer(likelihood, data, step=ng.Constant(1.0), max_steps=steps, tol=0.0, throw=False)
+    if found.steps != steps:
+        raise RuntimeError(f"{found.steps} steps were taken where {steps} were asked for")
+
+
+def compiled(function: Callable, *arguments: Any) -> Callable[[], Any]:
+    """A call of the compiled function on arguments that are already where JAX wants them, until it is done."""
+    import jax
+
+    from newtongp.precision import in_double
+
+    placed = in_double(lambda: jax.tree.map(jax.numpy.asarray, arguments))()
+    ready = in_double(jax.jit(function))
+    return lambda: jax.block_until_ready(ready(*placed))
+
+
+def differences(function: Callable[[np.ndarray], float], at: np.ndarray, width: float = 1e-4) -> np.ndarray:
+    """Central differences."""
+    steps = width * np.eye(len(at))
+    return np.array([(function(at + step) - function(at - step)) / (2.0 * width) for step in steps])
+
+
+if __name__ == "__main__":
+    serve(prepare)

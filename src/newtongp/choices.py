@@ -1,0 +1,62 @@
+"""Which methods, steps and likelihoods go together, said before anything is computed."""
+
+from typing import Any
+
+import numpy as np
+
+from .cubature import is_point
+from .methods.presets import VI, FirstOrderVI
+from .methods.rule import Method
+from .model import Model
+from .steps import Backtracking, Constant, Damped, Step
+
+
+def local_rule(method: Method | FirstOrderVI) -> Method:
+    """The local rule: what is expanded, and which energy goes with it."""
+    return VI(cubature=method.cubature) if isinstance(method, FirstOrderVI) else method
+
+
+def default_step(method: Method | FirstOrderVI) -> Step:
+    """Backtracking where the method has an objective, Damped where it has only fixed points."""
+    if isinstance(method, FirstOrderVI):
+        return Constant(1.0)
+    return Damped() if method.objective is None else Backtracking()
+
+
+def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
+    """The method and step to use; ValueError if they do not fit each other or the model."""
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be a Model(prior, likelihood), got {model!r}")
+    method = VI() if method is None else method
+    if not isinstance(method, (Method, FirstOrderVI)):
+        raise ValueError(f"method must be one such as VI(), Newton() or PowerEP(0.5), got {method!r}")
+    step = default_step(method) if step is None else step
+    if not isinstance(step, Step):
+        raise ValueError(f"step must be Constant(rho), Backtracking() or Damped(), got {step!r}")
+    local = local_rule(method)
+    if isinstance(method, FirstOrderVI) and not (isinstance(step, Constant) and np.all(step.rho == 1.0)):
+        raise ValueError(f"FirstOrderVI has its own step length, learning_rate: leave step out, got {step!r}")
+    if step.monitors == "objective" and local.objective is None:
+        raise ValueError(
+            "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI "
+            "and exact or Gauss-Newton Newton have: use Damped() or Constant(rho) here"
+        )
+    likelihood = model.likelihood
+    moments = local.target.needs_moments or local.curvature.name == "gauss_newton"
+    problem = likelihood.moments_problem() if moments else None
+    if problem is not None:
+        raise ValueError(f"this method needs the mean and covariance of y given f: {problem}")
+    regresses = getattr(local.target, "slope", None) == "regression"
+    rule = local.cubature if local.target.power > 0.0 or regresses else None
+    if rule is not None and is_point(rule, likelihood.num_latents):
+        raise ValueError(
+            "this method integrates over the spread of f, and a rule with its only node at the mean sees none: "
+            f"use GaussHermite(20) or Unscented(5) in place of cubature={rule!r}"
+        )
+    kind = getattr(local.curvature, "kind", "auto")
+    if kind in ("full", "partial") and not likelihood.gaussian_form and not local.target.needs_moments:
+        raise ValueError(
+            f'GaussNewton(kind="{kind}") needs a likelihood that is Gaussian given f, which '
+            f'{type(likelihood).__name__} is not: use kind="generalised" or "auto"'
+        )
+    return method, step

@@ -1,0 +1,39 @@
+"""Filters and smoothers for chains of Gaussian states: arrays in, arrays out.
+
+`chain` says how a chain is held, `algebra` how the small matrices of one step are multiplied, `recursions` has the
+filter and the smoother, `chunks` runs them on many pieces of the chain at once, `information` has the backward
+information filter and what needs it, and `loops` makes XLA compile a loop as one kernel.
+"""
+
+from .chain import Chain, block_diagonal, choose_pieces, cut, from_time, make_chain, observation_rows, time_of, to_time
+from .loops import plain_loops
+from .paths import draw_paths, forward, joint_covariance
+from .recursions import Step, predict_step, update_step
+from .scalar_sites import scalar_sites
+from .smoother import Smoothed, States, marginals, marginals_and_states, predicted, smoothed_states
+
+__all__ = [
+    "Chain",
+    "Smoothed",
+    "States",
+    "Step",
+    "block_diagonal",
+    "choose_pieces",
+    "cut",
+    "draw_paths",
+    "forward",
+    "from_time",
+    "joint_covariance",
+    "make_chain",
+    "marginals",
+    "marginals_and_states",
+    "observation_rows",
+    "plain_loops",
+    "predict_step",
+    "predicted",
+    "scalar_sites",
+    "smoothed_states",
+    "time_of",
+    "to_time",
+    "update_step",
+]

@@ -1,0 +1,157 @@
+"""A chain of Gaussian states and how it is laid out for the loops.
+
+x₁ ~ N(0, P₀), xₙ = Aₙ xₙ₋₁ + N(0, Qₙ), fₙ = Hₙ xₙ: the deviation of the states from their prior means
+(`eq:state-space-model`). A and Q are block diagonal. The first step has A = I and Q = 0.
+
+A chain is cut into `pieces` of equal length that are run side by side. Everything that has one entry a position is
+held in the order of the loops: step l of piece c is at l · pieces + c. One piece is plain order of time.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from . import loops
+from .algebra import Arrays, Form, Unrolled
+
+_LARGEST_UNROLLED = 8
+"""States of up to so many entries are unrolled: beyond, compilation takes too long and arrays are as fast."""
+
+
+class Chain(eqx.Module):
+    """A chain at a data set's inputs, ready for the loops."""
+
+    form: Form
+    pieces: int = eqx.field(static=True)
+    transition: Any
+    noise: Any
+    weights: Any
+    """Observation weights a step, or None where each latent is the sum of selected states."""
+    initial: Float[Array, "d d"]
+
+    @property
+    def num_latents(self) -> int:
+        """How many latents a position has."""
+        return len(self.form.selection)
+
+
+def make_chain(
+    transition: tuple[Any, ...],
+    noise: tuple[Any, ...],
+    initial: tuple[Any, ...],
+    selection: tuple[tuple[int, ...], ...],
+    weights: Any = None,
+    pieces: int = 1,
+) -> Chain:
+    """A chain from its blocks: `transition` and `noise` (T, b, b) and `initial` (b, b) of each.
+
+    T is a multiple of `pieces`, and positions are in the order of the loops. `weights` are (T, D, d), where f is not
+    merely a sum of selected states.
+    """
+    sizes = tuple(int(block.shape[-1]) for block in initial)
+    kind = Unrolled if sum(sizes) <= _LARGEST_UNROLLED else Arrays
+    form = kind(sizes, selection)
+
+    def cut(array):
+        return lay_out(array, pieces)
+
+    return Chain(
+        form,
+        pieces,
+        form.steps(tuple(cut(block) for block in transition)),
+        form.symmetric_steps(tuple(cut(block) for block in noise)),
+        None if weights is None else form.weight_steps(cut(weights)),
+        block_diagonal(initial),
+    )
+
+
+def lay_out(array: Any, pieces: int) -> Any:
+    """(T, ...) as what the loops run over: (steps, pieces, ...), or as it is for one piece."""
+    return array if pieces == 1 else array.reshape((-1, pieces, *array.shape[1:]))
+
+
+def flatten(array: Any, pieces: int) -> Any:
+    """The inverse of `lay_out`."""
+    return array if pieces == 1 else array.reshape((-1, *array.shape[2:]))
+
+
+def in_time(chain: Chain) -> Chain:
+    """The same chain as one piece."""
+    if chain.pieces == 1:
+        return chain
+    steps = (chain.transition, chain.noise, chain.weights)
+    transition, noise, weights = jax.tree.map(loops.time_axis_first, steps)
+    return Chain(chain.form, 1, transition, noise, weights, chain.initial)
+
+
+def to_time(array: Any, pieces: int) -> Any:
+    """One entry a position in the order of the loops → in order of time."""
+    return array if pieces == 1 else loops.time_axis_first(lay_out(array, pieces))
+
+
+def time_of(position: Any, length: int, pieces: int) -> Any:
+    """Where a position of the loops' order is in order of time."""
+    return position if pieces == 1 else (position % pieces) * (length // pieces) + position // pieces
+
+
+def from_time(array: Any, pieces: int) -> Any:
+    """One entry a position in order of time → in the order of the loops."""
+    if pieces == 1:
+        return array
+    return array.reshape((pieces, -1, *array.shape[1:])).swapaxes(0, 1).reshape(array.shape)
+
+
+def observation_rows(chain: Chain) -> Any:
+    """H as an array, (1, D, d) where it is the same everywhere, or (T, D, d)."""
+    if chain.weights is None:
+        rows = np.zeros((1, len(chain.form.selection), chain.form.dimension))
+        for j, chosen in enumerate(chain.form.selection):
+            rows[0, j, list(chosen)] = 1.0
+        return jnp.asarray(rows)
+    rows = chain.form.observation(chain.weights)
+    return jnp.stack([chain.form.join_vector(row) for row in rows], axis=-2)
+
+
+def choose_pieces(length: int, dimension: int, latents: int) -> int:
+    """How many pieces are fastest.
+
+    On a CPU, 16 pieces of a long chain of a few states fill the vector units, and outweigh the extra loop that they
+    cost; larger states fill them alone. Where loops cannot be compiled as one kernel, and on devices that run
+    many threads, the more pieces the better, as long as each has work to do.
+    """
+    if loops.compiles_whole():
+        return 16 if length >= 4096 and dimension <= 3 and latents == 1 else 1
+    most = 256 if jax.default_backend() == "cpu" else 4096
+    return 2 ** int(np.log2(np.clip(length / 16, 1, most)))
+
+
+def cut(times: np.ndarray, rows: np.ndarray, pieces: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Times in rising order and the row that each is of, as positions of a chain in pieces.
+
+    Returns the times of the positions, the row at each (−1 where pieces had to be filled up), and the position of
+    every row.
+    """
+    count = times.shape[0]
+    length = -(-count // pieces) * pieces
+    fill = length - count
+    times = from_time(np.concatenate([times, np.full(fill, times[-1])]), pieces)
+    rows = from_time(np.concatenate([rows, np.full(fill, -1)]), pieces)
+    position = np.empty(np.count_nonzero(rows >= 0), dtype=int)
+    position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    return times, rows, position
+
+
+def block_diagonal(blocks: Sequence[Any]) -> Float[Array, "d d"]:
+    """One matrix with these blocks on its diagonal."""
+    size = sum(int(block.shape[-1]) for block in blocks)
+    full, at = jnp.zeros((size, size)), 0
+    for block in blocks:
+        width = block.shape[-1]
+        full = full.at[at : at + width, at : at + width].set(block)
+        at += width
+    return full

@@ -1,0 +1,177 @@
+"""One step of the filter, of the smoother, and of a filter that starts from a known state.
+
+Sites are scalar here: a row with several latents has been turned into as many independent scalar sites, each on a
+direction h of the state, exp(a hᵀx − ½ w (hᵀx)²). With s = hᵀPh, all that ever occurs is 1 / (1 + w s), so that zero
+and negative w are ordinary, and nothing is ever solved.
+"""
+
+from typing import Any, NamedTuple
+
+from .algebra import Form, Matrix, Number, Vector
+
+
+class Step(NamedTuple):
+    """What the loops run over: a position's transition, noise, observation weights and scalar sites."""
+
+    transition: Any
+    noise: Any
+    weights: Any
+    rotation: Any
+    """Vᵢₖ, the share of latent i in scalar site k; None for one latent."""
+    precision: Any
+    """w, one a scalar site."""
+    linear: Any
+    """a, one a scalar site."""
+
+
+class Update(NamedTuple):
+    """What conditioning on one scalar site leaves behind: P h, 1 / (1 + w hᵀPh) and the innovation's weight e."""
+
+    column: Vector
+    shrink: Number
+    innovation: Number
+
+
+class Filtered(NamedTuple):
+    """What the smoother needs of a position: its updates, the filtered mean of f and the columns P Hⱼᵀ."""
+
+    updates: tuple[Update, ...]
+    mean: tuple[Number, ...]
+    columns: Any
+    """Filtered covariance between the state and each latent; None for one latent, where it is `column · shrink`."""
+
+
+def directions(form: Form, step: Step) -> tuple[list[Vector], list[Vector]]:
+    """The observation's rows Hⱼ, and the direction of every scalar site."""
+    rows = form.observation(step.weights)
+    if step.rotation is None:
+        return rows, rows
+    sites = []
+    for share in step.rotation:
+        direction = form.scale(share[0], rows[0])
+        for j in range(1, len(rows)):
+            direction = form.combine(direction, share[j], rows[j])
+        sites.append(direction)
+    return rows, sites
+
+
+def filter_step(form: Form, state: tuple[Vector, Matrix], step: Step) -> tuple[tuple[Vector, Matrix], Filtered]:
+    """Predict, then condition on the position's sites."""
+    return update_step(form, predict_step(form, state, step)[0], step)
+
+
+def predict_step(form: Form, state: tuple[Vector, Matrix], step: Step) -> tuple[tuple[Vector, Matrix], list[Vector]]:
+    """The state before the position's sites are seen, and the observation's rows."""
+    mean, covariance = state
+    transition = form.matrix(step.transition)
+    mean = form.apply(transition, mean)
+    covariance = form.add(form.congruence(transition, covariance), form.symmetric(step.noise))
+    return (mean, covariance), form.observation(step.weights)
+
+
+def update_step(form: Form, state: tuple[Vector, Matrix], step: Step) -> tuple[tuple[Vector, Matrix], Filtered]:
+    """Condition on the position's sites one after the other."""
+    mean, covariance = state
+    rows, sites = directions(form, step)
+    updates = []
+    for k, direction in enumerate(sites):
+        mean, covariance, update = condition(form, mean, covariance, direction, step.precision[k], step.linear[k])
+        updates.append(update)
+    columns = None if step.rotation is None else tuple(form.times(covariance, row) for row in rows)
+    latents = tuple(form.dot(row, mean) for row in rows)
+    return (mean, covariance), Filtered(tuple(updates), latents, columns)
+
+
+def condition(
+    form: Form, mean: Vector, covariance: Matrix, direction: Vector, precision: Number, linear: Number
+) -> tuple[Vector, Matrix, Update]:
+    """N(m, P) times exp(a hᵀx − ½ w (hᵀx)²)."""
+    column = form.times(covariance, direction)
+    shrink = 1.0 / (1.0 + precision * form.dot(direction, column))
+    innovation = (linear - precision * form.dot(direction, mean)) * shrink
+    mean = form.combine(mean, innovation, column)
+    covariance = form.downdate(covariance, precision * shrink, shrink, column, direction)
+    return mean, covariance, Update(column, shrink, innovation)
+
+
+class Marginal(NamedTuple):
+    """The posterior of a position's latents: deviation of the mean, covariance (rows of numbers), and K⁻¹(m − μ)."""
+
+    mean: tuple[Number, ...]
+    covariance: tuple[tuple[Number, ...], ...]
+    weight: tuple[Number, ...]
+
+
+def smoother_step(
+    form: Form, adjoint: tuple[Vector, Matrix], step: Step, filtered: Filtered
+) -> tuple[tuple[Vector, Matrix], tuple[Vector, Matrix], Marginal]:
+    """From what later positions say (r, L) to the position's marginal, and to what it and they say together.
+
+    The smoothed state is N(m + P r, P − P L P) with the filtered m and P (Bryson and Frazier's form, which has no
+    inverse). Returned are (r, L) for the position before, and at this position with its own sites included.
+    """
+    vector, matrix = adjoint
+    rows, sites = directions(form, step)
+    if filtered.columns is None:
+        columns = [form.scale(filtered.updates[0].shrink, filtered.updates[0].column)]
+    else:
+        columns = list(filtered.columns)
+    seen = [form.times(matrix, column) for column in columns]
+    mean = tuple(m + form.dot(column, vector) for m, column in zip(filtered.mean, columns, strict=True))
+    covariance = tuple(
+        tuple(form.dot(row, column) - form.dot(looking, column) for column in columns)
+        for row, looking in zip(rows, seen, strict=True)
+    )
+    weights = []
+    for k in reversed(range(len(sites))):
+        precision, update = step.precision[k], filtered.updates[k]
+        gain = precision * update.shrink
+        if filtered.columns is None:
+            gain_column, carried = form.scale(precision, columns[0]), form.scale(precision, seen[0])
+        else:
+            gain_column = form.scale(gain, update.column)
+            carried = form.times(matrix, gain_column)
+        weight = update.innovation - form.dot(gain_column, vector)
+        vector = form.combine(vector, weight, sites[k])
+        matrix = form.rank_two(matrix, sites[k], carried, form.dot(gain_column, carried) + gain)
+        weights.append(weight)
+    weights.reverse()
+    transition = form.matrix(step.transition)
+    earlier = form.apply_transposed(transition, vector), form.congruence_transposed(transition, matrix)
+    return earlier, (vector, matrix), Marginal(mean, covariance, _back(step.rotation, weights))
+
+
+def _back(rotation: Any, weights: list[Number]) -> tuple[Number, ...]:
+    """From scalar sites to latents."""
+    if rotation is None:
+        return tuple(weights)
+    latents = len(weights)
+    return tuple(sum(rotation[k][j] * weights[k] for k in range(latents)) for j in range(latents))
+
+
+class Element(NamedTuple):
+    """All that a stretch of the chain does: x_end = F x_start + N(b, P), and what its sites say of x_start."""
+
+    sensitivity: Matrix
+    mean: Vector
+    covariance: Matrix
+    information_vector: Vector
+    information: Matrix
+
+
+def element_step(form: Form, element: Element, step: Step) -> Element:
+    """Lengthen a stretch by one position: a filter that starts from a known state, with its derivative in that."""
+    sensitivity, mean, covariance, vector, information = element
+    transition = form.matrix(step.transition)
+    mean = form.apply(transition, mean)
+    sensitivity = form.propagate(transition, sensitivity)
+    covariance = form.add(form.congruence(transition, covariance), form.symmetric(step.noise))
+    _, sites = directions(form, step)
+    for k, direction in enumerate(sites):
+        mean, covariance, update = condition(form, mean, covariance, direction, step.precision[k], step.linear[k])
+        gain = step.precision[k] * update.shrink
+        seen = form.times_left(direction, sensitivity)
+        sensitivity = form.rank_one_general(sensitivity, -gain, update.column, seen)
+        vector = form.combine(vector, update.innovation, seen)
+        information = form.rank_one(information, gain, seen)
+    return Element(sensitivity, mean, covariance, vector, information)

@@ -1,0 +1,146 @@
+"""The posterior marginals of a chain and all its sites: the global update of Markovian priors (`sec:markov-gp`)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from . import loops
+from .chain import Chain, flatten, lay_out
+from .chunks import elements_of, ends, starts
+from .information import is_proper
+from .recursions import Element, Filtered, Step, filter_step, predict_step, smoother_step, update_step
+from .scalar_sites import scalar_sites
+
+
+class Smoothed(NamedTuple):
+    """One entry a position: deviation of the mean from the prior's, covariance, and K⁻¹ times that deviation."""
+
+    mean: Float[Array, "T D"]
+    covariance: Float[Array, "T D D"]
+    weights: Float[Array, "T D"]
+    log_det: Float[Array, ""]
+    """log det(I + ΛK)."""
+    proper: Bool[Array, ""]
+
+
+class States(NamedTuple):
+    """Filtered states after each position, and what it and all later ones say of its state (r, L)."""
+
+    mean: Float[Array, "T d"]
+    covariance: Float[Array, "T d d"]
+    vector: Float[Array, "T d"]
+    matrix: Float[Array, "T d d"]
+
+
+def steps_of(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Step:
+    """What the loops run over."""
+    rotation, scalar, tilt = scalar_sites(precision, linear)
+
+    def entries(array):
+        return tuple(lay_out(array[:, k], chain.pieces) for k in range(array.shape[1]))
+
+    turned = None if rotation is None else tuple(entries(rotation[:, :, k]) for k in range(rotation.shape[2]))
+    return Step(chain.transition, chain.noise, chain.weights, turned, entries(scalar), entries(tilt))
+
+
+def marginals(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Smoothed:
+    """Condition on sites exp(τᵀf − ½ fᵀΛf) of the deviations f: one filter and one smoother.
+
+    All in the order of the loops. `precision` may be zero, singular or indefinite.
+    """
+    steps = steps_of(chain, precision, linear)
+    elements = elements_of(chain, steps)
+    last, filtered = run_filter(chain, steps, elements)
+    smoothed, _ = run_smoother(chain, steps, elements, last, filtered, states=False)
+    return _collect(chain, steps, filtered, smoothed)
+
+
+def marginals_and_states(
+    chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]
+) -> tuple[Smoothed, States]:
+    """The same, with what prediction between the positions needs."""
+    form = chain.form
+    steps = steps_of(chain, precision, linear)
+    elements = elements_of(chain, steps)
+    last, (filtered, (mean, covariance)) = run_filter(chain, steps, elements, states=True)
+    smoothed, (vector, matrix) = run_smoother(chain, steps, elements, last, filtered, states=True)
+    joined = States(form.join_vector(mean), form.join(covariance), form.join_vector(vector), form.join(matrix))
+    flat = jax.tree.map(lambda leaf: flatten(leaf, chain.pieces), joined)
+    return _collect(chain, steps, filtered, smoothed), flat
+
+
+def predicted(
+    chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]
+) -> tuple[Float[Array, "T D"], Float[Array, "T D D"]]:
+    """Mean and covariance of every position's latents given the sites before it, in a chain of one piece."""
+    form = chain.form
+
+    def body(state, step):
+        (mean, covariance), rows = predict_step(form, state, step)
+        columns = [form.times(covariance, row) for row in rows]
+        means = [form.dot(row, mean) for row in rows]
+        covariances = [[form.dot(row, column) for column in columns] for row in rows]
+        return update_step(form, (mean, covariance), step)[0], (means, covariances)
+
+    start = form.split_vector(jnp.zeros(form.dimension)), form.split(chain.initial)
+    _, (means, covariances) = loops.scan(body, start, steps_of(chain, precision, linear), whole=form.whole)
+    return jnp.stack(means, axis=-1), jnp.stack([jnp.stack(row, axis=-1) for row in covariances], axis=-2)
+
+
+def smoothed_states(
+    chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]
+) -> tuple[Float[Array, "T d"], Float[Array, "T d d"]]:
+    """Mean and covariance of every state of a chain of one piece given all sites, as deviations from the prior mean."""
+    _, states = marginals_and_states(chain, precision, linear)
+    onward = chain.form.full(chain.transition)[1:]
+    vector = jnp.einsum("tji,tj->ti", onward, states.vector[1:])
+    matrix = jnp.einsum("tji,tjk,tkl->til", onward, states.matrix[1:], onward)
+    last = jnp.zeros_like(states.vector[:1]), jnp.zeros_like(states.matrix[:1])
+    vector, matrix = jnp.concatenate([vector, last[0]]), jnp.concatenate([matrix, last[1]])
+    covariance = states.covariance
+    return (
+        states.mean + jnp.einsum("tij,tj->ti", covariance, vector),
+        covariance - jnp.einsum("tij,tjk,tkl->til", covariance, matrix, covariance),
+    )
+
+
+def run_filter(chain: Chain, steps: Step, elements: Element | None, states: bool = False) -> tuple[Any, Any]:
+    """The state at the end of every piece, and what the smoother needs (with all states, if they are wanted)."""
+    form = chain.form
+
+    def body(state, step):
+        state, filtered = filter_step(form, state, step)
+        return state, (filtered, state) if states else filtered
+
+    return loops.scan(body, starts(chain, elements), steps, whole=form.whole)
+
+
+def run_smoother(
+    chain: Chain, steps: Step, elements: Element | None, last: Any, filtered: Filtered, states: bool
+) -> tuple[Any, Any]:
+    """Every position's marginal, and (r, L) there if they are wanted."""
+    form = chain.form
+
+    def body(adjoint, step):
+        earlier, here, marginal = smoother_step(form, adjoint, *step)
+        return earlier, (marginal, here if states else None)
+
+    start = ends(chain, elements, last)
+    needed = steps._replace(noise=None)
+    return loops.scan(body, start, (needed, filtered), reverse=True, whole=form.whole)[1]
+
+
+def _collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any) -> Smoothed:
+    def stack(entries):
+        return jnp.stack([flatten(entry, chain.pieces) for entry in entries], axis=-1)
+
+    log_det = -sum(jnp.sum(jnp.log(jnp.abs(update.shrink))) for update in filtered.updates)
+    return Smoothed(
+        stack(smoothed.mean),
+        jnp.stack([stack(row) for row in smoothed.covariance], axis=-2),
+        stack(smoothed.weight),
+        jnp.asarray(log_det),
+        is_proper(chain, steps),
+    )

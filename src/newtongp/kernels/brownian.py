@@ -1,0 +1,88 @@
+"""Random walks: kernels that start at an origin and know no distance."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+
+from ..precision import parameter
+from .base import Kernel, check_one_column, hyperparameter
+from .statespace import Block, BrownianBlock, IntegratedBrownianBlock
+
+
+def _origin() -> Any:
+    """A field that says where a process starts: fixed, since data before it have no probability."""
+    return eqx.field(static=True, default=0.0, converter=lambda value: float(parameter(value, "origin")))
+
+
+def _check_start(kernel: str, origin: float, x: np.ndarray) -> None:
+    early = x < origin
+    if np.any(early):
+        raise ValueError(
+            f"{kernel} starts at its origin, {origin:g}, but x has the value {x[early][0]:g}: "
+            f"choose an origin that no input precedes, as in `{kernel}(origin={x.min():g})`"
+        )
+
+
+class Brownian(Kernel):
+    """A random walk (Wiener process) from zero at the origin, in one column: k = variance · (min(x, x') − origin).
+
+    `variance` is what it gains in a unit of x. Inputs must not precede the origin, which is not learned. Add a
+    `Constant` for an unknown level at the origin.
+
+    >>> round(float(Brownian(variance=2.0).evaluate(jnp.ones(1), 3.0 * jnp.ones(1))), 4)
+    2.0
+    """
+
+    variance: Any = hyperparameter("variance", 1.0)
+    origin: float = _origin()
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        return self.variance * (jnp.minimum(x1[0], x2[0]) - self.origin)
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError unless x has one column."""
+        check_one_column("Brownian", dimension)
+
+    def check_values(self, x: np.ndarray) -> None:
+        """Raise ValueError if an input precedes the origin."""
+        _check_start("Brownian", self.origin, x)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """One state, f."""
+        return (BrownianBlock(self.variance, self.origin),)
+
+
+class IntegratedBrownian(Kernel):
+    """A function whose slope is a random walk (Wiener velocity), in one column; both are zero at the origin.
+
+    k = variance · (m³/3 + |x − x'| m²/2), with m = min(x, x') − origin. Inputs must not precede the origin, which is
+    not learned. Add a `Constant` and a `Linear(centre=origin)` for an unknown level and slope at the origin; with large
+    variances the posterior mean is then a cubic smoothing spline.
+
+    >>> round(float(IntegratedBrownian(variance=6.0).evaluate(jnp.ones(1), 3.0 * jnp.ones(1))), 4)
+    8.0
+    """
+
+    variance: Any = hyperparameter("variance", 1.0)
+    origin: float = _origin()
+
+    def evaluate(self, x1, x2):
+        """k(x1, x2) for one pair of inputs."""
+        first, last = jnp.minimum(x1[0], x2[0]) - self.origin, jnp.maximum(x1[0], x2[0]) - self.origin
+        # m³/3 + (M − m) m²/2, where the difference does not need to be taken.
+        return self.variance * first**2 * (3.0 * last - first) / 6.0
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError unless x has one column."""
+        check_one_column("IntegratedBrownian", dimension)
+
+    def check_values(self, x: np.ndarray) -> None:
+        """Raise ValueError if an input precedes the origin."""
+        _check_start("IntegratedBrownian", self.origin, x)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Two states, f and its slope."""
+        return (IntegratedBrownianBlock(self.variance, self.origin),)

@@ -1,0 +1,386 @@
+"""Bayesian linear models: f = Xw with Gaussian weights w, conditioned in the space of the weights.
+
+With prior covariance S = LLᵀ and features Ψ = XL, the weights in units of the prior, v = L⁻¹(w − mean), have prior
+N(0, I) and posterior precision B = I + ΨᵀΛΨ. It is positive definite exactly when the posterior is proper, whatever
+the signs of Λ; and log det B = log det(I + ΛK) for the K = XSXᵀ that is never formed. Everything is read off
+T = L_B⁻¹, with B⁻¹ = TᵀT, as sums of squares: no variance is a difference.
+"""
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .. import linalg
+from ..gaussian import Gaussian, Sites
+from ..precision import in_double, parameter
+from .base import Conditioned, Posterior, Prior, Workspace
+
+
+class LinearModel(Prior):
+    """A linear model with Gaussian weights: x is the design matrix, and fₙ = xₙᵀw with w ~ N(mean, prior_covariance).
+
+    `prior_covariance` is a number (the variance of every weight), a vector of variances, one a column of x, or a
+    positive semi-definite matrix; `mean` is a number, a vector, or one vector a latent, zero by default. With
+    several latents each has weights of its own, with the same prior covariance. There is no intercept unless x has a
+    column of ones.
+
+    The posterior has `.weights`, the joint Gaussian of all weights: mean (P,) and covariance (P, P) for one
+    latent, and (D·P,) and (D·P, D·P) for D latents, the weights of the first latent first.
+
+    A step costs O(NP²D² + (PD)³), once more NP²D³ if sites are very precise: linear in the number of rows. With far
+    more columns than rows, `GP(kernels.Linear(variance))` is the same model for O(N³).
+
+    >>> import newtongp as ng
+    >>> x = [[1.0, -2.0], [1.0, -1.0], [1.0, 1.0], [1.0, 2.0]]  # a column of ones and one covariate
+    >>> model = ng.Model(LinearModel([100.0, 1.0]), ng.likelihoods.Bernoulli())  # logistic regression
+    >>> result = ng.infer(model, x, [0, 0, 1, 1], ng.Newton())
+    >>> result.posterior.weights.mean.shape, result.posterior.weights.covariance.shape
+    ((2,), (2, 2))
+    >>> bool(result.posterior.weights.mean[1] > 0.0)
+    True
+    """
+
+    prior_covariance: Any
+    mean: Any
+    latents: int = eqx.field(static=True)
+
+    def __init__(self, prior_covariance: Any, mean: Any = None, num_latents: int = 1):
+        self.latents = _latents(num_latents)
+        self.prior_covariance = _covariance(prior_covariance)
+        self.mean = None if mean is None else parameter(mean, "mean", max_ndim=2)
+        if np.ndim(self.mean) == 2 and self.mean.shape[0] != self.latents:
+            raise ValueError(
+                f"mean must be a number, one value a weight, or one row a latent, got shape {self.mean.shape} for "
+                f"{self.latents} latent(s)"
+            )
+        given = self._weights_given()
+        if len(set(given.values())) > 1:
+            raise ValueError(
+                f"prior_covariance is for {given['prior_covariance']} weight(s), but mean is for {given['mean']}: "
+                "give both one value a column of x"
+            )
+
+    def _weights_given(self) -> dict[str, int]:
+        """How many weights each argument is for, where it says."""
+        named = {"prior_covariance": self.prior_covariance, "mean": self.mean}
+        return {name: value.shape[-1] for name, value in named.items() if np.ndim(value) > 0}
+
+    @property
+    def num_latents(self) -> int:
+        return self.latents
+
+    def check_inputs(self, x: np.ndarray) -> None:
+        for name, weights in self._weights_given().items():
+            if weights != x.shape[1]:
+                raise ValueError(
+                    f"{name} is for {weights} weight(s), but x has {x.shape[1]} column(s): x is the design matrix, "
+                    "with one column a weight"
+                )
+
+    def prepare(self, x: Float[Array, "N P"]) -> "LinearWorkspace":
+        return LinearWorkspace(_times_root(x, self.prior_covariance), x @ self._prior_mean(x.shape[1]).T)
+
+    def condition(self, workspace: "LinearWorkspace", sites: Sites) -> "LinearPosterior":
+        factor, whitened, shift = workspace.solve(sites)
+        size = workspace.features.shape[1]
+        # T(I ⊗ Lᵀ): the covariance of the weights is its square.
+        half = _times_root_transposed(factor.inverse.reshape(-1, self.latents, size), self.prior_covariance)
+        mean = self._prior_mean(size) + _times_root_transposed(whitened, self.prior_covariance)
+        flat = half.reshape(half.shape[0], -1)
+        return LinearPosterior(
+            Gaussian(workspace.mean + shift, _covariances(factor.blocks(size), workspace.features)),
+            _log_normaliser(workspace, sites, shift, factor.log_det),
+            Gaussian(mean.reshape(-1), flat.T @ flat),
+            half,
+        )
+
+    def _prior_mean(self, size: int) -> Float[Array, "D P"]:
+        """The prior mean of every latent's weights."""
+        mean = 0.0 if self.mean is None else self.mean
+        return jnp.broadcast_to(jnp.asarray(mean), (self.latents, size))
+
+
+def _latents(value: Any) -> int:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"num_latents must be an integer of at least 1, got {value!r}")
+    return int(value)
+
+
+# The prior covariance and its root ----------------------------------------------------------------
+
+_ROUNDING = 1e-14
+"""Of a correlation matrix's eigenvalues: those below are zero."""
+
+
+def _covariance(value: Any) -> Any:
+    """A variance, a vector of variances or a PSD matrix, checked."""
+    array = parameter(value, "prior_covariance", max_ndim=2)
+    if isinstance(array, jax.core.Tracer):
+        return array
+    if array.ndim < 2:
+        return parameter(value, "prior_covariance", lower=0.0, strict=False, max_ndim=1)
+    if array.shape[0] != array.shape[1]:
+        raise ValueError(
+            f"prior_covariance must be a number, a vector or a square matrix, got shape {array.shape}: give one row "
+            "and one column a weight"
+        )
+    scales = np.sqrt(np.maximum(np.diagonal(array), 0.0))
+    scales = np.where(scales > 0.0, scales, 1.0)
+    scaled = array / scales[:, None] / scales[None, :]
+    if not np.allclose(scaled, scaled.T, rtol=0.0, atol=1e-10):
+        row, column = np.unravel_index(np.argmax(np.abs(scaled - scaled.T)), array.shape)
+        raise ValueError(
+            f"prior_covariance must be symmetric, but entries ({row}, {column}) and ({column}, {row}) are "
+            f"{array[row, column]:g} and {array[column, row]:g}: symmetrise it, as in 0.5 * (S + S.T)"
+        )
+    smallest = _smallest_eigenvalue(0.5 * (scaled + scaled.T))
+    if smallest < -1e-10:
+        raise ValueError(
+            "prior_covariance must be positive semi-definite, but the matrix has a negative eigenvalue "
+            f"({smallest:.2g} as a correlation matrix): check its entries, or give a vector of variances"
+        )
+    return 0.5 * (array + array.T)
+
+
+@in_double
+def _smallest_eigenvalue(matrix: Any) -> float:
+    # A model may also be made inside `jax.jit`, where nothing else would give a number.
+    with jax.ensure_compile_time_eval():
+        return float(linalg.smallest_eigenvalue(jnp.asarray(matrix)))
+
+
+@jax.custom_jvp
+def _root(covariance: Float[Array, "P P"]) -> Float[Array, "P P"]:
+    """L with S = LLᵀ, singular or not.
+
+    Through the correlation matrix, so that weights may have units as different as they like.
+    """
+    scales = _safe_sqrt(jnp.diagonal(covariance))
+    return scales[:, None] * _correlation_root(covariance, scales)
+
+
+def _correlation_root(covariance: Float[Array, "P P"], scales: Float[Array, " P"]) -> Float[Array, "P P"]:
+    """V√ω for the correlation matrix VωVᵀ; columns of the size of rounding are zero."""
+    inverse = _safe_inverse(scales)
+    root = linalg.psd_root(linalg.symmetrise(inverse[:, None] * covariance * inverse[None, :]))
+    return jnp.where(jnp.sum(root**2, axis=0)[None, :] > _ROUNDING, root, 0.0)
+
+
+@_root.defjvp
+def _root_jvp(primals, tangents):
+    # Eigenvectors have no derivative where eigenvalues meet, but all results depend on LLᵀ alone, and
+    # dL = ½ dS S⁻¹ L has its derivative. Of a singular S it is the derivative within its range.
+    (covariance,), (change,) = primals, tangents
+    scales = _safe_sqrt(jnp.diagonal(covariance))
+    root = _correlation_root(covariance, scales)
+    solved = _safe_inverse(scales)[:, None] * root * _safe_inverse(jnp.sum(root**2, axis=0))[None, :]
+    return scales[:, None] * root, 0.5 * change @ solved
+
+
+def _safe_sqrt(values: Float[Array, "..."]) -> Float[Array, "..."]:
+    """√, with derivative zero at zero."""
+    positive = values > 0.0
+    return jnp.where(positive, jnp.sqrt(jnp.where(positive, values, 1.0)), 0.0)
+
+
+def _safe_inverse(values: Float[Array, "..."]) -> Float[Array, "..."]:
+    positive = values > 0.0
+    return jnp.where(positive, 1.0 / jnp.where(positive, values, 1.0), 0.0)
+
+
+def _as_root(covariance: Any) -> Float[Array, "..."]:
+    """L as a number, a diagonal or a matrix."""
+    array = jnp.asarray(covariance)
+    return _root(linalg.symmetrise(array)) if array.ndim == 2 else _safe_sqrt(array)
+
+
+def _times_root(x: Float[Array, "N P"], covariance: Any) -> Float[Array, "N P"]:
+    """XL."""
+    root = _as_root(covariance)
+    return x @ root if root.ndim == 2 else x * jnp.broadcast_to(root, x.shape)
+
+
+def _times_root_transposed(values: Float[Array, "*K P"], covariance: Any) -> Float[Array, "*K P"]:
+    """Lv for every row v."""
+    root = _as_root(covariance)
+    return values @ root.T if root.ndim == 2 else values * jnp.broadcast_to(root, values.shape)
+
+
+# Conditioning. Vectors over weights are (D, P); flattened, the weights of one latent are together. ---
+
+
+class LinearWorkspace(Workspace):
+    """What depends on the inputs alone: the features Ψ = XL (N, P) and the prior mean (N, D)."""
+
+    features: Float[Array, "N P"]
+    mean: Float[Array, "N D"]
+
+    def marginals(self, sites: Sites) -> Conditioned:
+        factor, whitened, shift = self.solve(sites)
+        covariance = _covariances(factor.blocks(self.features.shape[1]), self.features)
+        marginals = Gaussian(self.mean + shift, covariance)
+        return Conditioned(marginals, jnp.sum(whitened**2), factor.log_det, factor.proper)
+
+    def solve(self, sites: Sites) -> tuple["_Factor", Float[Array, "D P"], Float[Array, "N D"]]:
+        """T, the posterior mean of v, and m − μ = Ψv."""
+        factor = _factorise(self.features, sites.precision)
+        whitened = _whitened_mean(self.features, sites.precision, _tilt(self, sites), factor.inverse)
+        return factor, whitened, self.features @ whitened.T
+
+
+class _Factor(NamedTuple):
+    """T with (I + ΨᵀΛΨ)⁻¹ = TᵀT, lower triangular."""
+
+    inverse: Float[Array, "DP DP"]
+    log_det: Float[Array, ""]
+    proper: Bool[Array, ""]
+
+    def blocks(self, size: int) -> Float[Array, "DP D P"]:
+        return self.inverse.reshape(self.inverse.shape[0], -1, size)
+
+
+_PLAIN = 1e6
+"""Up to this size of B its Cholesky factor loses no more than six digits of sixteen."""
+
+
+def _factorise(features: Float[Array, "N P"], precision: Float[Array, "N D D"]) -> _Factor:
+    sizes = jnp.sum(jnp.abs(precision), axis=(1, 2))
+    largest = jnp.max(sizes @ features**2)
+    return jax.lax.cond(largest < _PLAIN, _factorise_plainly, _factorise_twice, features, precision)
+
+
+def _factorise_plainly(features: Float[Array, "N P"], precision: Float[Array, "N D D"]) -> _Factor:
+    matrix = _gram(features, precision)
+    factor = linalg.cholesky(matrix + jnp.eye(matrix.shape[0]))
+    return _inverted(factor, jnp.eye(matrix.shape[0]), linalg.log_det_from_cholesky(factor))
+
+
+def _factorise_twice(features: Float[Array, "N P"], precision: Float[Array, "N D D"]) -> _Factor:
+    """A first factor of B, and a second of what it leaves of B.
+
+    With very precise sites B is large in some directions and I in others, which its sum forgets: they come back
+    in T₁BT₁ᵀ = T₁T₁ᵀ + (ΨT₁ᵀ)ᵀΛ(ΨT₁ᵀ), near I, with nothing large in it. Any T₁ gives the same B⁻¹: it is of the
+    positive part of Λ so that it always exists, lifted by rounding's size, and a constant to derivatives.
+    """
+    fixed_features, fixed_precision = jax.lax.stop_gradient((features, precision))
+    rough = _gram(fixed_features, jax.vmap(linalg.project_psd)(fixed_precision))
+    identity = jnp.eye(rough.shape[0])
+    lift = 10.0 * jnp.finfo(rough.dtype).eps * jnp.trace(rough)
+    first = linalg.cholesky(rough + (1.0 + lift) * identity)
+    inverse = linalg.solve_lower(first, identity)
+    rows = jnp.einsum("adp,np->nda", inverse.reshape(rough.shape[0], -1, features.shape[1]), features)
+    weighted = jnp.einsum("nde,nea->nda", precision, rows)
+    left = inverse @ inverse.T + jnp.einsum("nda,ndb->ab", rows, weighted)
+    second = linalg.cholesky(linalg.symmetrise(left))
+    return _inverted(second, inverse, linalg.log_det_from_cholesky(first) + linalg.log_det_from_cholesky(second))
+
+
+def _inverted(factor: Float[Array, "DP DP"], right: Float[Array, "DP DP"], log_det: Float[Array, ""]) -> _Factor:
+    return _Factor(linalg.solve_lower(factor, right), log_det, jnp.all(jnp.isfinite(jnp.diagonal(factor))))
+
+
+def _gram(features: Float[Array, "N P"], precision: Float[Array, "N D D"]) -> Float[Array, "DP DP"]:
+    """ΨᵀΛΨ; one latent after the other, so that nothing larger than N·P·D is made."""
+    latents, size = precision.shape[1], features.shape[1]
+    rows = []
+    for d in range(latents):
+        weighted = precision[:, d, :, None] * features[:, None, :]
+        rows.append(jnp.einsum("np,neq->peq", features, weighted).reshape(size, latents * size))
+    return jnp.concatenate(rows)
+
+
+def _covariances(half: Float[Array, "DP D P"], x: Float[Array, "N P"]) -> Float[Array, "N D D"]:
+    """The D × D covariance of every row, (I ⊗ xₙ)ᵀ half ᵀ half (I ⊗ xₙ), for a block lower triangular half."""
+    size, latents = x.shape[1], half.shape[1]
+    total = jnp.zeros((x.shape[0], latents, latents))
+    for e in range(latents):
+        block = half[e * size : (e + 1) * size, : e + 1]
+        rows = jnp.einsum("adp,np->nda", block, x)
+        total = total.at[:, : e + 1, : e + 1].add(jnp.einsum("nda,nea->nde", rows, rows))
+    return total
+
+
+def _tilt(workspace: LinearWorkspace, sites: Sites) -> Float[Array, "N D"]:
+    """λ − Λμ: what the sites ask for beyond the prior mean."""
+    return sites.linear - jnp.einsum("nij,nj->ni", sites.precision, workspace.mean)
+
+
+def _whitened_mean(
+    features: Float[Array, "N P"],
+    precision: Float[Array, "N D D"],
+    tilt: Float[Array, "N D"],
+    inverse: Float[Array, "DP DP"],
+) -> Float[Array, "D P"]:
+    """B⁻¹Ψᵀ(λ − Λμ), refined.
+
+    The tilt is of the size of Λ, and so are the errors of B⁻¹Ψᵀ times it. What is left of it, λ − Λm, is not:
+    B⁻¹ times the residual Ψᵀ(λ − Λm) − v takes them out again.
+    """
+
+    def solve(right: Float[Array, "D P"]) -> Float[Array, "D P"]:
+        return (inverse.T @ (inverse @ right.reshape(-1))).reshape(right.shape)
+
+    mean = solve(tilt.T @ features)
+    for _ in range(2):
+        left = tilt - jnp.einsum("nij,nj->ni", precision, features @ mean.T)
+        mean = mean + solve(left.T @ features - mean)
+    return mean
+
+
+def _log_normaliser(workspace: LinearWorkspace, sites: Sites, shift, log_det) -> Float[Array, ""]:
+    """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
+    tilt = _tilt(workspace, sites)
+    linear = jnp.sum((sites.linear + tilt) * workspace.mean)
+    return -0.5 * log_det + 0.5 * linear + 0.5 * jnp.sum(tilt * shift)
+
+
+class LinearPosterior(Posterior):
+    """q(f) of a linear model, through its weights.
+
+    `weights` is their joint Gaussian, the weights of the first latent first: `weights.mean.reshape(D, P)` has one
+    row a latent.
+    """
+
+    marginals: Gaussian
+    log_normaliser: Any
+    weights: Gaussian
+    half: Any
+    """(D·P, D, P): the covariance of the weights is its square."""
+
+    @in_double
+    @jax.jit
+    def predict(self, x: Float[Array, "M P"]) -> Gaussian:
+        half, mean = self._at(x)
+        return Gaussian(x @ mean.T, _covariances(half, x))
+
+    @in_double
+    @jax.jit
+    def joint(self, x: Float[Array, "M P"]) -> Gaussian:
+        half, mean = self._at(x)
+        rows = jnp.einsum("adp,mp->mda", half, x).reshape(-1, half.shape[0])
+        return Gaussian((x @ mean.T).reshape(-1), rows @ rows.T)
+
+    @in_double
+    @functools.partial(jax.jit, static_argnums=3)
+    def draw(self, key: Any, x: Float[Array, "M P"], n: int) -> Float[Array, "n M D"]:
+        # Through draws of the weights: linear in the number of rows.
+        half, mean = self._at(x)
+        noise = jax.random.normal(key, (n, half.shape[0]), dtype=half.dtype)
+        weights = mean[None] + jnp.einsum("na,adp->ndp", noise, half)
+        return jnp.einsum("mp,ndp->nmd", x, weights)
+
+    def _at(self, x) -> tuple[Any, Any]:
+        """The half and the mean of the weights (D, P), for inputs with a column for each."""
+        half = jnp.asarray(self.half)
+        if x.shape[1] != half.shape[2]:
+            raise ValueError(
+                f"design matrices must have as many columns as each other, got {half.shape[2]} and {x.shape[1]}: give "
+                "one column a weight"
+            )
+        return half, jnp.asarray(self.weights.mean).reshape(half.shape[1:])

@@ -1,0 +1,303 @@
+"""Markovian Gaussian processes: a kernel with a state space form, conditioned in time linear in the rows."""
+
+import functools
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import kalman
+from ..gaussian import Gaussian, Sites
+from ..kernels import Independent, Kernel, latent_kernels, num_latents
+from ..means import as_mean
+from ..precision import in_double, to_host
+from ..times import Clock, as_clock
+from .base import Place
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
+
+
+class MarkovGP(TemporalPrior):
+    """A Gaussian process prior over functions of time (`sec:markov-gp`), conditioned exactly in O(N).
+
+    `kernel` is any kernel of one input with a state space form: Matérn, cosine, periodic, Brownian and others, their
+    sums, products and multiples; or `kernels.Independent([...])` for several latents. Rows may come in any order,
+    repeat inputs and leave gaps. Time stamps need `unit`, in which lengthscales and periods are measured: "D", "h",
+    "s", or a `timedelta`; they are counted from `origin`, 2000-01-01 if it is not given. `pieces` is how many parts of the series are run side by side; by default it is chosen
+    for speed, and the answer does not depend on it.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.MarkovGP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Poisson())
+    >>> result = ng.infer(model, [0.0, 1.0, 2.5, 4.0], [1, 3, 2, 0])
+    >>> result.predict([5.0]).mean.shape
+    (1,)
+    """
+
+    kernel: Kernel | Independent
+    mean: Any
+    clock: Clock | None = eqx.field(static=True)
+    pieces: int | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        kernel: Kernel | Independent,
+        mean: Any = None,
+        unit: Any = None,
+        origin: Any = None,
+        pieces: int | None = None,
+    ):
+        if not isinstance(kernel, (Kernel, Independent)):
+            raise ValueError(
+                f"kernel must be a kernel such as kernels.Matern32(), or kernels.Independent([...]), got {kernel!r}"
+            )
+        if pieces is not None and (not isinstance(pieces, (int, np.integer)) or isinstance(pieces, bool) or pieces < 1):
+            raise ValueError(f"pieces must be an integer of at least 1, or None for a choice by speed, got {pieces!r}")
+        self.kernel = kernel
+        self.mean = as_mean(mean, num_latents(kernel))
+        self.clock = as_clock(unit, origin)
+        self.pieces = None if pieces is None else int(pieces)
+        _process(kernel)
+
+    @property
+    def num_latents(self) -> int:
+        return num_latents(self.kernel)
+
+    def check_inputs(self, x: np.ndarray) -> None:
+        if x.shape[1] != 1:
+            raise ValueError(
+                f"MarkovGP works on one column of x, the time, but x has {x.shape[1]}: use GP for several columns"
+            )
+        self.kernel.check_inputs(1)
+        for kernel in latent_kernels(self.kernel):
+            kernel.check_values(x)
+
+    def place(self, x: np.ndarray) -> Place:
+        count = x.shape[0]
+        order = np.argsort(x[:, 0], kind="stable")
+        process = _process(self.kernel)
+        pieces = self.pieces or kalman.choose_pieces(count, process.dimension, self.num_latents)
+        times, rows, position = kalman.cut(x[order, 0], order, pieces)
+        in_order = pieces == 1 and np.array_equal(order, np.arange(count))
+        return Place(_Inputs(times, position, pieces), None if in_order else rows)
+
+    def as_one_piece(self) -> "MarkovGP":
+        """The same prior, run in plain order of time."""
+        return MarkovGP(self.kernel, self.mean, unit=self.clock, pieces=1)
+
+    def prepare(self, inputs: "_Inputs") -> ChainWorkspace:
+        times = kalman.to_time(inputs.times, inputs.pieces)
+        before = kalman.from_time(jnp.concatenate([times[:1], times[:-1]]), inputs.pieces)
+        chain = _process(self.kernel).chain(before, inputs.times, times[0], inputs.pieces)
+        return ChainWorkspace(self.mean.means(inputs.times[:, None]), chain, inputs.times, inputs.position)
+
+    def condition(self, workspace: ChainWorkspace, sites: Sites) -> "MarkovPosterior":
+        tilt = workspace.tilt(sites)
+        smoothed, states = kalman.marginals_and_states(workspace.chain, sites.precision, tilt)
+        marginals = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance)
+
+        def in_time(leaf):
+            return kalman.to_time(leaf, workspace.chain.pieces)
+
+        times, states, precision, tilt = jax.tree.map(in_time, (workspace.times, states, sites.precision, tilt))
+        return MarkovPosterior(
+            workspace.at_rows(marginals),
+            workspace.log_normaliser(sites, smoothed),
+            self,
+            times,
+            states,
+            precision,
+            tilt,
+            kalman.time_of(workspace.position, workspace.times.shape[0], workspace.chain.pieces),
+        )
+
+
+class _Inputs(eqx.Module):
+    """Times in the order of positions, the position of every row, and the number of pieces."""
+
+    times: Any
+    position: Any
+    pieces: int = eqx.field(static=True)
+
+
+class _Process(NamedTuple):
+    """The state of all latents: blocks in order of their size, with the latent that each adds to."""
+
+    blocks: tuple[Any, ...]
+    latents: tuple[int, ...]
+    num_latents: int
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        return tuple(block.size for block in self.blocks)
+
+    @property
+    def dimension(self) -> int:
+        return sum(self.sizes)
+
+    @property
+    def selection(self) -> tuple[tuple[int, ...], ...]:
+        """The first state of every block of each latent."""
+        first = np.cumsum((0, *self.sizes[:-1]))
+        return tuple(
+            tuple(int(at) for at, latent in zip(first, self.latents, strict=True) if latent == j)
+            for j in range(self.num_latents)
+        )
+
+    @property
+    def observation(self) -> np.ndarray:
+        """H, (D, d)."""
+        rows = np.zeros((self.num_latents, self.dimension))
+        for row, chosen in zip(rows, self.selection, strict=True):
+            row[list(chosen)] = 1.0
+        return rows
+
+    def chain(self, before: Float[Array, " T"], after: Float[Array, " T"], first: Any, pieces: int) -> kalman.Chain:
+        """The chain of states at times `after`, each given the one at `before`."""
+        return kalman.make_chain(
+            tuple(jax.vmap(block.transition)(before, after) for block in self.blocks),
+            tuple(jax.vmap(block.noise)(before, after) for block in self.blocks),
+            tuple(block.covariance(first) for block in self.blocks),
+            self.selection,
+            pieces=pieces,
+        )
+
+    def transition(self, start: Any, end: Any) -> Float[Array, "d d"]:
+        return kalman.block_diagonal([block.transition(start, end) for block in self.blocks])
+
+    def noise(self, start: Any, end: Any) -> Float[Array, "d d"]:
+        return kalman.block_diagonal([block.noise(start, end) for block in self.blocks])
+
+    def covariance(self, time: Any) -> Float[Array, "d d"]:
+        return kalman.block_diagonal([block.covariance(time) for block in self.blocks])
+
+
+def _process(kernel: Kernel | Independent) -> _Process:
+    found = [(block, j) for j, each in enumerate(latent_kernels(kernel)) for block in each.blocks()]
+    # Neighbouring blocks of one size are multiplied together.
+    found.sort(key=lambda pair: pair[0].size)
+    blocks, latents = zip(*found, strict=True)
+    return _Process(blocks, latents, num_latents(kernel))
+
+
+class MarkovPosterior(TemporalPosterior):
+    """q(f) of a Markovian GP: states in order of time, and the sites that made them."""
+
+    marginals: Gaussian
+    log_normaliser: Any
+    prior: MarkovGP
+    times: Any
+    held: kalman.States
+    precision: Any
+    tilt: Any
+    order: Any
+    """Where every row is in order of time."""
+
+    @in_double
+    def predict(self, x: Any) -> Gaussian:
+        return to_host(_predict(self, jnp.asarray(x)))
+
+    @in_double
+    def states(self, x: Any) -> Gaussian:
+        """The state at any inputs, the latent with its derivatives or the like: mean (M, d), covariance (M, d, d)."""
+        return to_host(_state(self, jnp.asarray(x)))
+
+    @in_double
+    def joint(self, x: Any) -> Gaussian:
+        return to_host(_joint(self, jnp.asarray(x)))
+
+    @in_double
+    def draw(self, key: Any, x: Any, n: int) -> Any:
+        return np.asarray(_draw(self, key, jnp.asarray(x), n))
+
+    @in_double
+    def one_step_ahead(self) -> Gaussian:
+        return to_host(_one_step_ahead(self))
+
+
+@jax.jit
+def _state(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> Gaussian:
+    return Gaussian(*_states_at(posterior, x[:, 0]))
+
+
+@jax.jit
+def _predict(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> Gaussian:
+    """The marginals of f, from the filtered state before each input and what later sites say after it."""
+    mean, covariance = _states_at(posterior, x[:, 0])
+    rows = jnp.asarray(_process(posterior.prior.kernel).observation)
+    return Gaussian(
+        posterior.prior.mean.means(x) + jnp.einsum("di,mi->md", rows, mean),
+        jnp.einsum("di,mij,ej->mde", rows, covariance, rows),
+    )
+
+
+_ROWS_AT_ONCE = 4096
+
+
+def _states_at(posterior: MarkovPosterior, times: Float[Array, " M"]):
+    """Mean and covariance of the state at any times, as deviations from the prior mean."""
+    process = _process(posterior.prior.kernel)
+    known, states = posterior.times, posterior.held
+    length = known.shape[0]
+
+    def at(time):
+        index = jnp.searchsorted(known, time, side="right") - 1
+        before, after = jnp.maximum(index, 0), jnp.minimum(index + 1, length - 1)
+        is_after_first, is_before_last = index >= 0, index + 1 < length
+        start, end = jnp.minimum(known[before], time), jnp.maximum(known[after], time)
+        forward = process.transition(start, time)
+        spread = forward @ states.covariance[before] @ forward.T + process.noise(start, time)
+        mean = jnp.where(is_after_first, forward @ states.mean[before], 0.0)
+        covariance = jnp.where(is_after_first, spread, process.covariance(time))
+        onward = process.transition(time, end)
+        vector = jnp.where(is_before_last, onward.T @ states.vector[after], 0.0)
+        matrix = jnp.where(is_before_last, onward.T @ states.matrix[after] @ onward, 0.0)
+        return mean + covariance @ vector, covariance - covariance @ matrix @ covariance
+
+    return jax.lax.map(at, times, batch_size=min(_ROWS_AT_ONCE, max(1, times.shape[0])))
+
+
+def _merge(posterior: MarkovPosterior, times: Float[Array, " M"]):
+    """The posterior's chain and sites with more times in it, which have no sites, and where those are."""
+    known = posterior.times
+    count, latents = known.shape[0], posterior.tilt.shape[1]
+    merged = jnp.concatenate([known, times])
+    order = jnp.argsort(merged, stable=True)
+    merged = merged[order]
+    before = jnp.concatenate([merged[:1], merged[:-1]])
+    chain = _process(posterior.prior.kernel).chain(before, merged, merged[0], 1)
+    added = times.shape[0]
+    precision = jnp.concatenate([posterior.precision, jnp.zeros((added, latents, latents))])[order]
+    tilt = jnp.concatenate([posterior.tilt, jnp.zeros((added, latents))])[order]
+    where = jnp.zeros(count + added, dtype=int).at[order].set(jnp.arange(count + added))[count:]
+    return chain, precision, tilt, where
+
+
+@jax.jit
+def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
+    times = posterior.times
+    before = jnp.concatenate([times[:1], times[:-1]])
+    chain = _process(posterior.prior.kernel).chain(before, times, times[0], 1)
+    mean, covariance = kalman.predicted(chain, posterior.precision, posterior.tilt)
+    mean = mean + posterior.prior.mean.means(times[:, None])
+    return Gaussian(mean[posterior.order], covariance[posterior.order])
+
+
+@jax.jit
+def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> Gaussian:
+    chain, precision, tilt, where = _merge(posterior, x[:, 0])
+    deviation, covariance = kalman.smoothed_states(chain, precision, tilt)
+    rows = kalman.observation_rows(chain)
+    latent = posterior.prior.mean.means(x) + jnp.einsum("di,mi->md", rows[0], deviation[where])
+    every = jnp.broadcast_to(rows, (tilt.shape[0], *rows.shape[1:]))
+    joint = kalman.joint_covariance(kalman.forward(chain, precision, tilt), covariance, every, where)
+    return Gaussian(latent.reshape(-1), joint.reshape(latent.size, latent.size))
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _draw(posterior: MarkovPosterior, key: Any, x: Float[Array, "M 1"], n: int) -> Float[Array, "n M D"]:
+    chain, precision, tilt, where = _merge(posterior, x[:, 0])
+    paths = kalman.draw_paths(kalman.forward(chain, precision, tilt), key, n)[where]
+    rows = jnp.asarray(_process(posterior.prior.kernel).observation)
+    return posterior.prior.mean.means(x)[None] + jnp.einsum("di,min->nmd", rows, paths)

@@ -1,0 +1,374 @@
+"""Linear Gaussian state space models given by their matrices: one state a step, with a transition in between."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import kalman
+from ..gaussian import Gaussian, Sites
+from ..linalg import smallest_eigenvalue_given
+from ..precision import NotRealError, as_real, in_double, to_host
+from .base import Place
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
+
+_MOST_STEPS = 10**8
+_GIVEN = (
+    "transition",
+    "noise",
+    "observation",
+    "initial_mean",
+    "initial_covariance",
+    "transition_offset",
+    "observation_offset",
+)
+
+
+class StateSpaceModel(TemporalPrior):
+    """xₖ₊₁ = A xₖ + N(0, Q), fₖ = H xₖ, from x₀ ~ N(m₀, P₀) (`eq:state-space-model`), conditioned exactly in O(N).
+
+    x in `infer(model, x, y)` are the numbers of the steps, integers from 0: several rows may be of one step, and
+    steps without a row have no data. `transition` A and `noise` Q are (d, d), or (K, d, d) with entry k leading from
+    step k to k + 1. `observation` H is (D, d) with a row a latent, or (d,) for one latent, or (K + 1, D, d) for every
+    step its own; the likelihood says how y depends on f = H x, linear or not. Offsets are added to A x and H x.
+
+    A point that moves with nearly constant speed and is counted rather than seen:
+
+    >>> import newtongp as ng
+    >>> prior = ng.StateSpaceModel(
+    ...     transition=[[1.0, 0.1], [0.0, 1.0]],
+    ...     noise=[[1e-5, 1e-4], [1e-4, 1e-3]],
+    ...     observation=[1.0, 0.0],
+    ...     initial_covariance=[[1.0, 0.0], [0.0, 1.0]],
+    ... )
+    >>> result = ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), [0, 1, 2, 3], [1, 0, 2, 3])
+    >>> result.predict([4, 5]).mean.shape
+    (2,)
+    """
+
+    transition: Any
+    noise: Any
+    observation: Any
+    initial_mean: Any
+    initial_covariance: Any
+    transition_offset: Any
+    observation_offset: Any
+    selection: tuple[tuple[int, ...], ...] | None = eqx.field(static=True)
+    pieces: int | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        transition: Any,
+        noise: Any,
+        observation: Any,
+        initial_mean: Any = None,
+        initial_covariance: Any = None,
+        transition_offset: Any = None,
+        observation_offset: Any = None,
+        pieces: int | None = None,
+    ):
+        self.transition = _matrices(transition, "transition")
+        size = self.transition.shape[-1]
+        if self.transition.shape[-2] != size:
+            raise ValueError(f"transition must be square, (d, d) or (K, d, d), got shape {self.transition.shape}")
+        self.noise = _covariance(noise, "noise", size)
+        self.initial_covariance = _covariance(
+            np.eye(size) if initial_covariance is None else initial_covariance, "initial_covariance", size, many=False
+        )
+        rows = _matrices(observation, "observation", vector=True)
+        if rows.shape[-1] != size:
+            raise ValueError(
+                f"observation must have a column a state, {size} as transition has, got shape {rows.shape}"
+            )
+        self.observation = rows
+        latents = rows.shape[-2]
+        self.initial_mean = _vectors(initial_mean, "initial_mean", size, many=False)
+        self.transition_offset = _vectors(transition_offset, "transition_offset", size)
+        self.observation_offset = _vectors(observation_offset, "observation_offset", latents)
+        self.selection = _selection(rows)
+        self.pieces = pieces
+        self._check_lengths()
+
+    def _check_lengths(self) -> None:
+        moves = {
+            name: getattr(self, name).shape[0]
+            for name, rank in (("transition", 3), ("noise", 3), ("transition_offset", 2))
+            if getattr(self, name).ndim == rank
+        }
+        positions = {
+            name: getattr(self, name).shape[0] - 1
+            for name, rank in (("observation", 3), ("observation_offset", 2))
+            if getattr(self, name).ndim == rank
+        }
+        lengths = {**moves, **positions}
+        if len(set(lengths.values())) > 1:
+            raise ValueError(
+                "matrices that are given for every step must be for as many: K transitions and noises, and K + 1 "
+                f"observations, for steps 0 to K; got K = {', '.join(f'{n} ({name})' for name, n in lengths.items())}"
+            )
+
+    @property
+    def num_latents(self) -> int:
+        return self.observation.shape[-2]
+
+    @property
+    def last_step(self) -> int | None:
+        """The last step that there are matrices for; None if they are the same for all."""
+        for name, rank, extra in (
+            ("transition", 3, 0),
+            ("noise", 3, 0),
+            ("transition_offset", 2, 0),
+            ("observation", 3, 1),
+            ("observation_offset", 2, 1),
+        ):
+            given = getattr(self, name)
+            if given.ndim == rank:
+                return given.shape[0] - extra
+        return None
+
+    def check_inputs(self, x: np.ndarray) -> None:
+        if x.shape[1] != 1:
+            raise ValueError(f"x must have one column, the numbers of the steps, got {x.shape[1]} columns")
+        wrong = (x[:, 0] < 0) | (x[:, 0] != np.floor(x[:, 0]))
+        if np.any(wrong):
+            row = int(np.flatnonzero(wrong)[0])
+            raise ValueError(
+                f"x must hold the numbers of steps, integers from 0, but row {row} is {x[row, 0]:g}: number the steps, "
+                "or use MarkovGP for continuous time"
+            )
+        largest = int(np.max(x))
+        if self.last_step is not None and largest > self.last_step:
+            raise ValueError(
+                f"x has step {largest}, but there are matrices up to step {self.last_step} only: give more of them"
+            )
+        if largest > _MOST_STEPS:
+            raise ValueError(
+                f"x has step {largest}, and every step from 0 costs time and memory: number the steps from 0 on"
+            )
+
+    def place(self, x: np.ndarray) -> Place:
+        length = max(x.shape[0], int(np.max(x)) + 1)
+        return self.place_in(
+            x, self.pieces or kalman.choose_pieces(length, self.transition.shape[-1], self.num_latents)
+        )
+
+    def place_in(self, x: np.ndarray, pieces: int) -> Place:
+        """The same, with so many pieces run side by side."""
+        steps = x[:, 0].astype(int)
+        present = np.zeros(int(steps.max()) + 1, dtype=bool)
+        present[steps] = True
+        empty = np.flatnonzero(~present)
+        every = np.concatenate([steps, empty])
+        rows = np.concatenate([np.arange(steps.size), np.full(empty.size, -1)])
+        order = np.argsort(every, kind="stable")
+        positions, rows, position = kalman.cut(every[order], rows[order], pieces)
+        # The chain starts at step 0, whose state has the initial distribution.
+        moved = kalman.from_time(np.diff(kalman.to_time(positions, pieces), prepend=0) > 0, pieces)
+        in_order = pieces == 1 and np.array_equal(rows, np.arange(steps.size))
+        return Place(_Steps(positions, moved, position, pieces), None if in_order else rows)
+
+    def as_one_piece(self) -> "StateSpaceModel":
+        """The same prior, run in plain order of time."""
+        given = {name: getattr(self, name) for name in _GIVEN}
+        return StateSpaceModel(**given, pieces=1)
+
+    def prepare(self, inputs: "_Steps") -> ChainWorkspace:
+        def at(given, rank, index):
+            return given[index] if given.ndim == rank else jnp.broadcast_to(given, (index.shape[0], *given.shape))
+
+        size = self.transition.shape[-1]
+        before = jnp.maximum(inputs.steps - 1, 0)
+        moved = inputs.moved[:, None, None]
+        transition = jnp.where(moved, at(self.transition, 3, before), jnp.eye(size)[None])
+        noise = jnp.where(moved, at(self.noise, 3, before), 0.0)
+        offset = jnp.where(inputs.moved[:, None], at(self.transition_offset, 2, before), 0.0)
+        rows = at(self.observation, 3, inputs.steps)
+        chain = kalman.make_chain(
+            (transition,),
+            (noise,),
+            (jnp.asarray(self.initial_covariance),),
+            self.selection or ((),) * self.num_latents,
+            None if self.selection is not None else rows,
+            inputs.pieces,
+        )
+
+        def in_time(leaf):
+            return kalman.to_time(leaf, inputs.pieces)
+
+        def advance(state, step):
+            state = jnp.sum(step[0] * state[None, :], axis=1) + step[1]
+            return state, state
+
+        _, states = jax.lax.scan(advance, jnp.asarray(self.initial_mean), (in_time(transition), in_time(offset)))
+        states = kalman.from_time(states, inputs.pieces)
+        mean = jnp.einsum("tdi,ti->td", rows, states) + at(self.observation_offset, 2, inputs.steps)
+        return ChainWorkspace(mean, chain, inputs.steps, inputs.position, states)
+
+    def condition(self, workspace: ChainWorkspace, sites: Sites) -> "StateSpacePosterior":
+        smoothed = kalman.marginals(workspace.chain, sites.precision, workspace.tilt(sites))
+        return StateSpacePosterior(
+            workspace.at_rows(Gaussian(workspace.mean + smoothed.mean, smoothed.covariance)),
+            workspace.log_normaliser(sites, smoothed),
+            self,
+            workspace.at_rows(workspace.times),
+            workspace.at_rows(sites),
+        )
+
+
+class _Steps(eqx.Module):
+    """The step of every position, whether it is another than the one before, and the position of every row."""
+
+    steps: Any
+    moved: Any
+    position: Any
+    pieces: int = eqx.field(static=True)
+
+
+class StateSpacePosterior(TemporalPosterior):
+    """q(f) of a state space model. Every question runs the filter and smoother over all steps once more."""
+
+    marginals: Gaussian
+    log_normaliser: Any
+    prior: StateSpaceModel
+    steps: Any
+    sites: Sites
+
+    @in_double
+    def predict(self, x: Any) -> Gaussian:
+        return to_host(_marginals_at(self.prior, *self._with(x)))
+
+    @in_double
+    def states(self, x: Any) -> Gaussian:
+        return to_host(_states_at(self.prior, *self._with(x, pieces=1)))
+
+    @in_double
+    def joint(self, x: Any) -> Gaussian:
+        return to_host(_joint_at(self.prior, *self._with(x, pieces=1)))
+
+    @in_double
+    def draw(self, key: Any, x: Any, n: int) -> Any:
+        return np.asarray(_draws_at(self.prior, *self._with(x, pieces=1), key, n))
+
+    @in_double
+    def one_step_ahead(self) -> Gaussian:
+        inputs, sites, _ = self._with(np.zeros((0, 1)), pieces=1)
+        return to_host(_one_step_ahead(self.prior, inputs, sites))
+
+    def _with(self, x: Any, pieces: int | None = None) -> tuple["_Steps", Sites, Any]:
+        """The chain over the data's steps and these: its inputs, its sites, and the positions of these."""
+        known = np.asarray(self.steps, dtype=float)
+        every = np.concatenate([known[:, None], np.asarray(x, dtype=float)])
+        place = self.prior.place(every) if pieces is None else self.prior.place_in(every, pieces)
+        inputs, latents = place.inputs, self.prior.num_latents
+        length, of_data = inputs.steps.shape[0], inputs.position[: known.size]
+        linear, precision = np.zeros((length, latents)), np.zeros((length, latents, latents))
+        linear[of_data], precision[of_data] = self.sites.linear, self.sites.precision
+        return inputs, Sites(linear, precision), inputs.position[known.size :]
+
+
+@jax.jit
+def _marginals_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> Gaussian:
+    found = prior.prepare(inputs).marginals(sites).marginals
+    return jax.tree.map(lambda leaf: leaf[chosen], found)
+
+
+@jax.jit
+def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> Gaussian:
+    workspace = prior.prepare(inputs)
+    deviation, covariance = kalman.smoothed_states(workspace.chain, sites.precision, workspace.tilt(sites))
+    return Gaussian((workspace.state_mean + deviation)[chosen], covariance[chosen])
+
+
+@jax.jit
+def _one_step_ahead(prior: StateSpaceModel, inputs: _Steps, sites: Sites) -> Gaussian:
+    workspace = prior.prepare(inputs)
+    mean, covariance = kalman.predicted(workspace.chain, sites.precision, workspace.tilt(sites))
+    return Gaussian((workspace.mean + mean)[inputs.position], covariance[inputs.position])
+
+
+@jax.jit
+def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> Gaussian:
+    workspace = prior.prepare(inputs)
+    tilt = workspace.tilt(sites)
+    deviation, covariance = kalman.smoothed_states(workspace.chain, sites.precision, tilt)
+    chain = kalman.forward(workspace.chain, sites.precision, tilt)
+    rows = jnp.broadcast_to(kalman.observation_rows(workspace.chain), (tilt.shape[0], *prior.observation.shape[-2:]))
+    mean = workspace.mean + jnp.einsum("tdi,ti->td", rows, deviation)
+    joint = kalman.joint_covariance(chain, covariance, rows, chosen)
+    return Gaussian(mean[chosen].reshape(-1), joint.reshape(mean[chosen].size, -1))
+
+
+@functools.partial(jax.jit, static_argnums=5)
+def _draws_at(
+    prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, key: Any, n: int
+) -> Float[Array, "n M D"]:
+    workspace = prior.prepare(inputs)
+    chain = kalman.forward(workspace.chain, sites.precision, workspace.tilt(sites))
+    paths = kalman.draw_paths(chain, key, n)[chosen]
+    rows = jnp.broadcast_to(
+        kalman.observation_rows(workspace.chain), (inputs.steps.shape[0], *prior.observation.shape[-2:])
+    )
+    return workspace.mean[chosen][None] + jnp.einsum("mdi,min->nmd", rows[chosen], paths)
+
+
+# What users give --------------------------------------------------------------------------------
+
+
+def _array(value: Any, name: str) -> Any:
+    if isinstance(value, jax.core.Tracer):
+        return value
+    try:
+        array = as_real(value)
+    except NotRealError as error:
+        raise ValueError(f"{name} must hold real numbers, got {error.entry!r}") from None
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"{name} must be finite, got {value!r}")
+    return array
+
+
+def _matrices(value: Any, name: str, vector: bool = False) -> Any:
+    array = _array(value, name)
+    if vector and array.ndim == 1:
+        array = array[None, :]
+    if array.ndim not in (2, 3) or 0 in array.shape:
+        raise ValueError(f"{name} must be a matrix, or one a step, got shape {array.shape}")
+    return array
+
+
+def _covariance(value: Any, name: str, size: int, many: bool = True) -> Any:
+    array = _matrices(value, name)
+    if array.shape[-2:] != (size, size) or (array.ndim == 3 and not many):
+        wanted = f"({size}, {size})" + (f" or (K, {size}, {size})" if many else "")
+        raise ValueError(f"{name} must have shape {wanted} for {size} state(s), got shape {array.shape}")
+    if isinstance(array, np.ndarray):
+        scale = max(float(np.max(np.abs(array))), 1e-300)
+        if np.max(np.abs(array - np.swapaxes(array, -1, -2))) > 1e-10 * scale:
+            raise ValueError(f"{name} must be symmetric, got {value!r}")
+        smallest = smallest_eigenvalue_given(array)
+        if smallest < -1e-10 * scale:
+            raise ValueError(f"{name} must be positive semi-definite, but has the eigenvalue {smallest:.3g}")
+        array = 0.5 * (array + np.swapaxes(array, -1, -2))
+    return array
+
+
+def _vectors(value: Any, name: str, size: int, many: bool = True) -> Any:
+    array = np.zeros(size) if value is None else _array(value, name)
+    array = np.full(size, array) if isinstance(array, np.ndarray) and array.ndim == 0 else array
+    if array.shape[-1:] != (size,) or array.ndim > (2 if many else 1):
+        raise ValueError(
+            f"{name} must have {size} entries{', or so many a step' if many else ''}, got shape {array.shape}"
+        )
+    return array
+
+
+def _selection(rows: Any) -> tuple[tuple[int, ...], ...] | None:
+    """The states whose sum each latent is, where the observation is no more than that."""
+    if not isinstance(rows, np.ndarray) or rows.ndim == 3 or not np.all((rows == 0.0) | (rows == 1.0)):
+        return None
+    chosen = tuple(tuple(int(i) for i in np.flatnonzero(row)) for row in rows)
+    return chosen if all(chosen) else None

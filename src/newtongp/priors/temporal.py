@@ -1,0 +1,67 @@
+"""What all priors in time share: a chain of states at the data's inputs, and what only they can be asked."""
+
+import abc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import kalman
+from ..gaussian import Gaussian, Sites
+from .base import Conditioned, Posterior, Prior, Workspace
+
+
+class TemporalPrior(Prior):
+    """A prior whose latents are read off a Markov chain of states."""
+
+    @abc.abstractmethod
+    def as_one_piece(self) -> "TemporalPrior":
+        """The same prior, run in plain order of time."""
+
+
+class TemporalPosterior(Posterior):
+    """q(f) of a prior in time."""
+
+    @abc.abstractmethod
+    def states(self, x: Any) -> Gaussian:
+        """The smoothed states at these inputs: mean (M, d), covariance (M, d, d)."""
+
+    @abc.abstractmethod
+    def one_step_ahead(self) -> Gaussian:
+        """The latents of every row given the rows before it in time."""
+
+
+class ChainWorkspace(Workspace):
+    """What depends on the inputs alone, in the order of positions: prior means, the chain, and when positions are."""
+
+    mean: Float[Array, "T D"]
+    chain: kalman.Chain
+    times: Any
+    """Times, or numbers of steps."""
+    position: Any
+    """Where each row of the data is."""
+    state_mean: Any = None
+
+    def tilt(self, sites: Sites) -> Float[Array, "T D"]:
+        """λ − Λμ: what the sites ask for beyond the prior mean."""
+        return sites.linear - jnp.sum(sites.precision * self.mean[:, None, :], axis=-1)
+
+    def marginals(self, sites: Sites) -> Conditioned:
+        smoothed = kalman.marginals(self.chain, sites.precision, self.tilt(sites))
+        return Conditioned(
+            Gaussian(self.mean + smoothed.mean, smoothed.covariance),
+            jnp.sum(smoothed.mean * smoothed.weights),
+            smoothed.log_det,
+            smoothed.proper,
+        )
+
+    def log_normaliser(self, sites: Sites, smoothed: kalman.Smoothed) -> Float[Array, ""]:
+        """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
+        tilt = self.tilt(sites)
+        linear = jnp.sum((sites.linear + tilt) * self.mean)
+        return 0.5 * (linear + jnp.sum(tilt * smoothed.mean) - smoothed.log_det)
+
+    def at_rows(self, tree: Any) -> Any:
+        """One entry a position → one a row of the data."""
+        return jax.tree.map(lambda leaf: leaf[self.position], tree)

@@ -1,0 +1,81 @@
+"""A model and its data, in the order in which the prior wants the rows."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from . import data as data_room
+from .gaussian import Sites
+from .likelihoods.base import Likelihood, rows_given
+from .model import Model
+from .priors.base import Prior, Workspace
+
+
+class Problem(eqx.Module):
+    """Everything that stays the same from step to step."""
+
+    workspace: Workspace
+    likelihood: Likelihood
+    y: Float[Array, "N P"]
+    observed: Bool[Array, " N"]
+
+
+class Order:
+    """Between the rows of the data and the positions at which the prior wants them."""
+
+    def __init__(self, rows: np.ndarray | None, count: int):
+        self._rows = rows
+        if rows is not None:
+            self._holds = rows >= 0
+            self._taken = np.where(self._holds, rows, 0)
+            self._position = np.empty(count, dtype=int)
+            self._position[rows[self._holds]] = np.flatnonzero(self._holds)
+
+    def positions(self, array: np.ndarray, fill: Any = None) -> np.ndarray:
+        """One entry a row → one a position; those without a row get `fill`, or the first row's."""
+        if self._rows is None:
+            return array
+        moved = array[self._taken]
+        if fill is not None:
+            moved[~self._holds] = fill
+        return moved
+
+    def sites(self, sites: Sites) -> Sites:
+        """Sites of the rows → of the positions; zero where there is no row."""
+        return jax.tree.map(lambda leaf: self.positions(np.asarray(leaf), fill=0.0), sites)
+
+    def likelihood(self, likelihood: Likelihood) -> Likelihood:
+        """The likelihood with its row parameters moved."""
+        for name in rows_given(likelihood):
+            moved = self.positions(np.asarray(getattr(likelihood, name)))
+            likelihood = eqx.tree_at(lambda lik, n=name: getattr(lik, n), likelihood, moved)
+        return likelihood
+
+    def rows(self, tree: Any) -> Any:
+        """One entry a position → one a row, for every array."""
+        return tree if self._rows is None else jax.tree.map(lambda leaf: leaf[self._position], tree)
+
+
+class Setup:
+    """A model at a data set: what came in, the order of the rows, and the problem in that order."""
+
+    def __init__(self, model: Model, x: Any, y: Any):
+        self.model = model
+        self.data = data_room.read_data(x, y, model)
+        place = model.prior.place(self.data.x)
+        self.order = Order(place.rows, self.data.x.shape[0])
+        self.problem = Problem(
+            _prepare(model.prior, place.inputs),
+            self.order.likelihood(model.likelihood),
+            jnp.asarray(self.order.positions(self.data.y)),
+            jnp.asarray(self.order.positions(self.data.observed, fill=False)),
+        )
+
+
+@jax.jit
+def _prepare(prior: Prior, inputs: Any) -> Any:
+    return prior.prepare(inputs)
