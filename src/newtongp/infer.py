@@ -18,8 +18,9 @@ from jaxtyping import Array, Bool, Float
 
 from . import data as data_room
 from .choices import check_choices, local_rule
+from .compilation import compiled
 from .gaussian import Gaussian, Sites
-from .likelihoods.base import row_axes
+from .likelihoods.base import over_rows
 from .linalg import smallest_eigenvalue
 from .methods import first_order
 from .methods.curvature import rows_of
@@ -27,11 +28,17 @@ from .methods.presets import FirstOrderVI
 from .methods.rule import Method, RowNumbers, evaluate, propose, residual
 from .methods.view import RowView
 from .model import Model
-from .precision import in_double, parameter, to_host
+from .precision import give_back_memory, in_double, parameter, to_host
 from .priors.base import Conditioned, Prior, Workspace
 from .problem import Problem, Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
 from .steps import Constant, Move, Outcome, Step, unless
+
+_MANY = 2**18
+"""Rows from which on memory is worth a thought."""
+_MANY_NODES = 2**14
+"""Rows from which on nodes for all of them at once do not fit in any cache."""
+_NOT_EVEN_THE_START = -2
 
 _START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
 
@@ -50,7 +57,9 @@ class _Point(eqx.Module):
     """What the method carries: quasi-Newton's matrices, Adam's moments, or nothing."""
     marginals: Gaussian
     views: RowView
-    residuals: Float[Array, "N K"]
+    """Without the points that they were expanded at, where those are the marginals."""
+    largest: Float[Array, ""]
+    """The largest entry of any row's fixed-point residual."""
     energy: Float[Array, ""]
     outcome: Outcome
     failure: Any
@@ -71,11 +80,18 @@ class _Loop(eqx.Module):
 def _look(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
     """Condition on the sites and look at every row's likelihood around its marginal."""
     conditioned = problem.workspace.marginals(sites)
-    views, numbers = jax.vmap(
-        lambda likelihood, y, observed, marginal, site: evaluate(method, likelihood, y, observed, marginal, site),
-        in_axes=(row_axes(problem.likelihood), 0, 0, 0, 0),
-    )(problem.likelihood, problem.y, problem.observed, conditioned.marginals, sites)
+    views, numbers = over_rows(
+        lambda likelihood, *row: evaluate(method, likelihood, *row),
+        problem.likelihood,
+        (problem.y, problem.observed, conditioned.marginals, sites),
+        _in_blocks(problem, method),
+    )
     return conditioned, views, numbers
+
+
+def _in_blocks(problem: Problem, method: Method) -> bool:
+    """Whether rows are worth looking at in blocks: where there are many, and each is looked at from many nodes."""
+    return problem.y.shape[0] >= _MANY_NODES and method.target.integrates(problem.likelihood, method.cubature)
 
 
 def _energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
@@ -95,7 +111,10 @@ def _propose(
 
         proposal, memory = first_order.advance(free_energy, point.memory, method.learning_rate)
         return _mask(problem, proposal), memory
-    return _propose_rows(problem, method, point.views, point.sites, point.memory, step_size)
+    views = point.views
+    if views.point is None:
+        views = eqx.tree_at(lambda view: view.point, views, point.marginals, is_leaf=lambda leaf: leaf is None)
+    return _propose_rows(problem, method, views, point.sites, point.memory, step_size)
 
 
 @jax.jit
@@ -128,14 +147,16 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> _Point:
     row_memory = None if isinstance(method, FirstOrderVI) else memory
     proposal, _ = _propose_rows(problem, local, views, sites, row_memory, jnp.zeros(()))
     residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
-    size = jnp.sqrt(jnp.mean(residuals**2))
+    size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals), initial=0.0)
     finite = jnp.isfinite(energy) & jnp.isfinite(objective) & jnp.isfinite(size)
     cavities = jnp.all(numbers.proper)
     failure = jnp.where(cavities, Status.NON_FINITE.value, Status.IMPROPER_CAVITY.value)
     failure = jnp.where(conditioned.proper, failure, Status.IMPROPER_POSTERIOR.value)
     rounding = 1e-13 * (jnp.abs(objective) + jnp.sum(jnp.abs(numbers.energy)) + 1.0)
     outcome = Outcome(conditioned.proper & cavities & finite, objective, rounding, size)
-    return _Point(sites, memory, conditioned.marginals, views, residuals, energy, outcome, failure)
+    if local.target.power == 0.0:
+        views = eqx.tree_at(lambda view: view.point, views, None)
+    return _Point(sites, memory, conditioned.marginals, views, largest, energy, outcome, failure)
 
 
 def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
@@ -156,7 +177,7 @@ def _try(problem: Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
     point = loop.point
     size = step.size(loop.step_state)
     proposal, memory = _propose(problem, method, point, size)
-    move = Move(point.sites, proposal, point.residuals)
+    move = Move(point.sites, proposal, jax.vmap(residual)(point.marginals, point.sites, proposal))
     trial, state = step.trial(loop.step_state, move)
     trial = _select(first, point.sites, trial)
     if isinstance(method, Method):
@@ -166,13 +187,13 @@ def _try(problem: Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
 
     verdict = step.judge(state, move, point.outcome, tried.outcome, _is_psd(method, trial))
     accept = jnp.where(first, True, verdict.accept)
-    largest = jnp.max(jnp.abs(tried.residuals), initial=0.0)
-    converged = accept & (tol > 0.0) & (largest <= tol)
+    converged = accept & (tol > 0.0) & (tried.largest <= tol)
     status = jnp.where(converged, Status.CONVERGED.value, Status.RUNNING.value)
     broken = isinstance(step, Constant)
     ending = tried.failure if broken else Status.STEP_TOO_SMALL.value
     status = jnp.where(~accept & verdict.give_up, ending, status)
-    status = jnp.where(first & ~tried.outcome.sound, tried.failure, status)
+    no_start = first & ~tried.outcome.sound
+    status = jnp.where(no_start, tried.failure, status)
 
     monitored = tried.outcome.objective if step.monitors == "objective" else tried.outcome.residual
     slot = jnp.where(accept & ~first, loop.steps % loop.history.energy.shape[0], -1)
@@ -187,7 +208,7 @@ def _try(problem: Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
     return _Loop(
         _select(accept, tried, point),
         unless(first, loop.step_state, verdict.state),
-        jnp.where(accept, loop.steps + 1, loop.steps),
+        jnp.where(accept & ~no_start, loop.steps + 1, loop.steps),
         jnp.asarray(status, dtype=loop.status.dtype),
         _History(*written),
     )
@@ -203,13 +224,36 @@ def _run(problem: Problem, method, step: Step, loop: _Loop, until: Any, tol: Any
     return jax.lax.while_loop(goes_on, lambda loop: _try(problem, method, step, tol, loop), loop)
 
 
+class _Report(eqx.Module):
+    """What is wanted of a loop in the end."""
+
+    sites: Sites
+    marginals: Gaussian
+    energy: Float[Array, ""]
+    residual: Float[Array, ""]
+    steps: Any
+    status: Any
+    history: _History
+
+
+def _report(loop: _Loop) -> _Report:
+    point = loop.point
+    return _Report(point.sites, point.marginals, point.energy, point.largest, loop.steps, loop.status, loop.history)
+
+
+@functools.partial(compiled, static_argnums=4)
+def _infer(problem: Problem, method, step: Step, sites: Sites, capacity: int, until: Any, tol: Any) -> _Report:
+    """From sites to the end in one program, which keeps nothing that is not asked for."""
+    return _report(_run(problem, method, step, _begin(problem, method, step, sites, capacity), until, tol))
+
+
 @in_double
 def _posterior(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
     """q(f) with all that prediction needs."""
     return to_host(_condition(prior, workspace, sites))
 
 
-@jax.jit
+@compiled
 def _condition(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
     return prior.condition(workspace, sites)
 
@@ -244,90 +288,111 @@ def _begin(problem: Problem, method, step: Step, sites: Sites, capacity: int) ->
 
 
 class Run:
-    """One call of `infer` or `iterate`: the problem, and the loop as far as it has gone."""
+    """One call of `infer` or `iterate`: the problem, the method and the step, and from where to start."""
 
-    def __init__(self, setup: Setup, method, step, sites, capacity, tol):
+    def __init__(self, setup: Setup, method, step, sites, tol):
         self.method, self.step = method, step
         self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
         self.tol = float(parameter(tol, "tol", lower=0.0, strict=False))
-        self.loop = self._start(sites, capacity)
-
-    def _start(self, sites, capacity) -> _Loop:
-        rows, latents = self.data.x.shape[0], self.model.prior.num_latents
+        self.given = None
         if sites is not None:
-            given = data_room.read_sites(sites, rows, latents)
-            self._check_start(given, self.data.observed)
-            loop = self._begin(self.order.sites(given), capacity)
-            if Status(int(loop.status)).failed:
-                raise ValueError(
-                    f"sites cannot be started from ({Status(int(loop.status)).name.lower()}): start from "
-                    f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
-                )
-            return loop
+            self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
+            self._check_start(self.given, self.data.observed)
+
+    def _starts(self) -> Iterator[Sites]:
+        """Sites to start from, the next ones for the case that nothing is finite at those before.
+
+        A wide prior can put so much mass where the likelihood overflows that nothing is finite there. Then start from
+        sites that hold f near the prior mean, as loosely as is possible.
+        """
+        if self.given is not None:
+            yield self.order.sites(self.given)
+            return
+        latents = self.model.prior.num_latents
         initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
         positions = self.problem.observed.shape[0]
-        loop = self._begin(Sites.constant(positions, latents, initial), capacity)
-        # A wide prior can put so much mass where the likelihood overflows that nothing is finite there.
-        # Then start from sites that hold f near the prior mean, as loosely as is possible.
-        mean = np.asarray(self.problem.workspace.mean)
+        nowhere = jnp.zeros((positions, latents))
+        yield _holding(nowhere, initial)
         for precision in _START_PRECISIONS:
-            if loop.status != Status.NON_FINITE.value or precision <= initial:
-                continue
-            held = Sites.constant(positions, latents, precision)
-            loop = self._begin(Sites(precision * mean, held.precision), capacity)
-        return loop
+            if precision > initial:
+                yield _holding(self.problem.workspace.mean, precision)
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
         """Adam's parameters and the Riemannian term both need the inverse of Λ."""
         inverts = isinstance(self.method, FirstOrderVI) or self.method.initial_precision > 0.0
-        smallest = np.asarray(jax.vmap(smallest_eigenvalue)(jnp.asarray(sites.precision)))
-        if inverts and np.any(smallest[observed] <= 0.0):
+        if inverts and np.any(np.asarray(_smallest_eigenvalues(sites.precision))[observed] <= 0.0):
             raise ValueError(
                 "sites must have positive definite precisions for this method: start from "
                 f"Sites.constant({sites.linear.shape[0]}, {sites.linear.shape[1]}, 0.01)"
             )
 
-    def _begin(self, sites: Sites, capacity: int) -> _Loop:
-        loop = _begin(self.problem, self.method, self.step, sites, capacity)
-        return self._advance(loop, 0)
+    def begin(self, capacity: int) -> _Loop:
+        """The loop at its starting point."""
+        return self._first_sound(
+            lambda sites: self.advance(_begin(self.problem, self.method, self.step, sites, capacity), 0)
+        )
 
-    def _advance(self, loop: _Loop, until: int) -> _Loop:
+    def advance(self, loop: _Loop, until: int) -> _Loop:
+        """Go on until `until` steps have been accepted, or inference has ended."""
         return _run(self.problem, self.method, self.step, loop, until, self.tol)
 
-    def advance(self, until: int) -> None:
-        """Go on until `until` steps have been accepted, or inference has ended."""
-        self.loop = self._advance(self.loop, until)
+    def finish(self, capacity: int, until: int) -> _Report:
+        """From the start to the end at once."""
+        in_blocks = _in_blocks(self.problem, local_rule(self.method))
 
-    @property
-    def status(self) -> Status:
-        return Status(int(self.loop.status))
+        def attempt(sites: Sites, until: int = until) -> _Report:
+            return _infer(self.problem, self.method, self.step, sites, capacity, until, self.tol, quickly=not in_blocks)
 
-    @property
-    def steps(self) -> int:
-        return int(self.loop.steps)
+        if self.problem.observed.shape[0] > _MANY:
+            # Compile first, and give back what that needed before the arrays of the loop are made.
+            give_back_memory()
+            attempt(next(self._starts()), _NOT_EVEN_THE_START)
+            give_back_memory()
+        return self._first_sound(attempt)
 
-    @property
-    def residual(self) -> float:
-        """The largest entry of any row's fixed-point residual."""
-        return float(np.max(np.abs(np.asarray(self.loop.point.residuals)), initial=0.0))
+    def _first_sound(self, attempt: Any) -> Any:
+        reached = None
+        for sites in self._starts():
+            reached = attempt(sites)
+            if int(reached.steps) >= 0 or int(reached.status) != Status.NON_FINITE.value:
+                break
+        if self.given is not None and reached is not None and int(reached.steps) < 0:
+            rows, latents = self.given.linear.shape
+            raise ValueError(
+                f"sites cannot be started from ({Status(int(reached.status)).name.lower()}): start from "
+                f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
+            )
+        return reached
 
-    def result(self) -> Result:
-        point, steps = self.loop.point, self.steps
-        kept = self.loop.history
-        status = Status.MAX_STEPS if self.status is Status.RUNNING else self.status
+    def result(self, report: _Report) -> Result:
+        """What a user gets."""
+        status, steps = Status(int(report.status)), max(0, int(report.steps))
+        kept = report.history
         return Result(
             model=self.model,
             method=self.method,
             data=self.data,
-            status=status,
-            energy=float(point.energy),
-            residual=self.residual,
+            status=Status.MAX_STEPS if status is Status.RUNNING else status,
+            energy=float(report.energy),
+            residual=float(report.residual),
             steps=steps,
             history=History(*(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))),
-            sites=self.order.rows(to_host(point.sites)),
-            marginals=self.order.rows(to_host(point.marginals)),
-            condition=functools.partial(_posterior, self.model.prior, self.problem.workspace, point.sites),
+            sites=self.order.rows(to_host(report.sites)),
+            marginals=self.order.rows(to_host(report.marginals)),
+            condition=functools.partial(_posterior, self.model.prior, self.problem.workspace, report.sites),
         )
+
+
+@jax.jit
+def _holding(mean: Float[Array, "N D"], precision: Any) -> Sites:
+    """Sites that hold f near `mean` with this precision."""
+    rows, latents = mean.shape
+    return Sites(precision * mean, jnp.broadcast_to(precision * jnp.eye(latents), (rows, latents, latents)))
+
+
+@jax.jit
+def _smallest_eigenvalues(precisions: Float[Array, "N D D"]) -> Float[Array, " N"]:
+    return jax.vmap(smallest_eigenvalue)(precisions)
 
 
 @in_double
@@ -363,12 +428,9 @@ def infer(
     while capacity < max_steps:
         capacity *= 4
     method, step = check_choices(model, method, step)
-    run = Run(Setup(model, x, y), method, step, sites, capacity, tol)
-    if progress:
-        _with_progress(run, int(max_steps))
-    else:
-        run.advance(int(max_steps))
-    result = run.result()
+    run = Run(Setup(model, x, y), method, step, sites, tol)
+    report = _with_progress(run, capacity, int(max_steps)) if progress else run.finish(capacity, int(max_steps))
+    result = run.result(report)
     if result.status.failed and throw:
         raise InferenceError(result)
     if not result.status.ok and throw:
@@ -381,29 +443,31 @@ def _warn(status: Status, residual: float, stacklevel: int) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel)
 
 
-def _with_progress(run: Run, max_steps: int) -> None:
+def _with_progress(run: Run, capacity: int, max_steps: int) -> _Report:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bar:
         task = bar.add_task("inference", total=max_steps)
-        while run.status is Status.RUNNING and run.steps < max_steps:
-            run.advance(min(run.steps + max(1, max_steps // 50), max_steps))
-            energy = float(run.loop.point.energy)
-            bar.update(task, completed=run.steps, description=f"inference, energy {energy:.4g}")
+        loop = run.begin(capacity)
+        while loop.status == Status.RUNNING.value and loop.steps < max_steps:
+            loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps))
+            energy = float(loop.point.energy)
+            bar.update(task, completed=int(loop.steps), description=f"inference, energy {energy:.4g}")
+    return _report(loop)
 
 
 class State:
     """One step of `iterate`: `.energy`, `.objective`, `.step_size`, `.residual`, `.steps`, `.sites`, `.posterior`."""
 
-    def __init__(self, run: Run):
-        point = run.loop.point
+    def __init__(self, run: Run, loop: _Loop):
+        point = loop.point
         self.energy = float(point.energy)
-        self.objective = float(run.loop.history.objective[0])
-        self.residual = run.residual
-        self.step_size = float(run.loop.history.step_size[0])
-        self.steps = run.steps
-        self.status = run.status
+        self.objective = float(loop.history.objective[0])
+        self.residual = float(point.largest)
+        self.step_size = float(loop.history.step_size[0])
+        self.steps = int(loop.steps)
+        self.status = Status(int(loop.status))
         sites = to_host(point.sites)
         self.sites = run.order.rows(sites)
         self._condition = functools.partial(_posterior, run.model.prior, run.problem.workspace, sites)
@@ -437,19 +501,21 @@ def iterate(
     True
     """
     method, step = check_choices(model, method, step)
-    return _states(in_double(_start)(model, x, y, method, step, sites, tol))
+    return _states(*in_double(_start)(model, x, y, method, step, sites, tol))
 
 
-def _start(model, x, y, method, step, sites, tol) -> Run:
-    return Run(Setup(model, x, y), method, step, sites, 1, tol)
+def _start(model, x, y, method, step, sites, tol) -> tuple[Run, _Loop]:
+    run = Run(Setup(model, x, y), method, step, sites, tol)
+    return run, run.begin(1)
 
 
-def _states(run: Run) -> Iterator[State]:
+def _states(run: Run, loop: _Loop) -> Iterator[State]:
     advance = in_double(run.advance)
-    while run.status is Status.RUNNING:
-        before = run.steps
-        advance(before + 1)
-        if run.steps > before:
-            yield in_double(State)(run)
-    if run.status is not Status.CONVERGED:
-        _warn(run.status, run.residual, stacklevel=3)
+    while loop.status == Status.RUNNING.value:
+        before = int(loop.steps)
+        loop = advance(loop, before + 1)
+        if int(loop.steps) > before:
+            yield in_double(State)(run, loop)
+    status = Status(int(loop.status))
+    if status is not Status.CONVERGED:
+        _warn(status, float(loop.point.largest), stacklevel=3)

@@ -27,7 +27,8 @@ class Model(eqx.Module):
         if prior.num_latents != likelihood.num_latents:
             raise ValueError(
                 f"the likelihood {type(likelihood).__name__} has {likelihood.num_latents} latent(s), but the "
-                f"prior has {prior.num_latents}: give one kernel a latent with kernels.Independent([...]), or num_latents= to a LinearModel"
+                f"prior has {prior.num_latents}: give one kernel a latent with kernels.Independent([...]), or "
+                "num_latents= to a LinearModel"
             )
         self.prior = prior
         self.likelihood = likelihood

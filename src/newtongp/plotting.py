@@ -3,9 +3,15 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+from scipy.stats import norm
 
+from .likelihoods.base import Likelihood, row_axes, row_mean, with_row_parameters
+from .precision import in_double
 from .results import Result
+from .times import read_times
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,42 +43,125 @@ def plot_prediction(
     """The data, the predictive mean of y and its central bands, over one input.
 
     Bands are between quantiles of y, noise included, so that a share of `levels` of new data is expected in each.
-    Where `grid` goes beyond the data, a line marks the end of the data. `ax` are the axes to draw on; without them
-    pyplot makes a figure. `row_parameters` are the likelihood's numbers a row of `grid`, as in `Result.predict`.
+    Where `grid` goes beyond the data, a line marks the end of the data. `x` and `grid` may be time stamps if the model
+    takes them. `ax` are the axes to draw on; without them pyplot makes a figure. `row_parameters` are the
+    likelihood's numbers a row of `grid`, as in `Result.predict`.
     """
     require_matplotlib()
-    inputs = _one_column(x, "x")
+    inputs = _inputs(x, "x")
     outputs = _one_column(y, "y")
-    new_inputs = np.sort(_one_column(grid, "grid"))
+    new_inputs = np.sort(_inputs(grid, "grid"))
     if inputs.shape != outputs.shape:
         raise ValueError(f"x and y must have as many rows as each other, got {inputs.size} and {outputs.size}")
-    widest_first = sorted({float(level) for level in levels}, reverse=True)
-    if not all(0.0 < level < 1.0 for level in widest_first):
-        raise ValueError(f"levels must lie strictly between 0 and 1, got {levels!r}")
-    if ax is None:
-        from matplotlib import pyplot
-
-        ax = pyplot.subplots(figsize=(9.0, 5.0), layout="constrained")[1]
+    widest_first = _widest_first(levels)
+    ax = ax or _new_axes()
 
     prediction = result.predict(new_inputs, **row_parameters)
-    ends = prediction.quantile([0.5 + 0.5 * sign * level for level in widest_first for sign in (-1, 1)])
-    for rank, level in enumerate(widest_first):
-        lower, upper = ends[2 * rank], ends[2 * rank + 1]
-        shade = 0.16 + 0.2 * rank
-        ax.fill_between(
-            new_inputs, lower, upper, color=_BAND, alpha=shade, linewidth=0, label=f"{100 * level:g} % of new data"
-        )
+    ends = prediction.quantile(_tails(widest_first))
+    _fill_bands(ax, new_inputs, ends, widest_first, "% of new data")
     ax.plot(new_inputs, prediction.mean, color=_MEAN, linewidth=2.0, label="mean of y")
     ax.plot(inputs, outputs, "o", color=_DATA, markersize=3.5, markeredgewidth=0, alpha=0.75, label=data_label)
     _mark_ends_of_data(ax, inputs[np.isfinite(outputs)], new_inputs)
-    ax.set_xlim(new_inputs[0], new_inputs[-1])
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(frameon=False)
+    _finish(ax, new_inputs)
     return ax
 
 
+def plot_conditional_mean(
+    result: Result,
+    grid: Any,
+    *,
+    x: Any = None,
+    levels: Sequence[float] = (0.5, 0.95),
+    ax: "Axes | None" = None,
+    label: str = "E[y | f]",
+    **row_parameters: Any,
+) -> "Axes":
+    """What is known of E[y | f], the rate of counts or the probability of a class: its median and central intervals.
+
+    Without the noise of y: a share of `levels` is the probability that the curve is in the band at a given input. For
+    likelihoods with one latent, whose mean rises or falls with it. With the data's inputs as `x`, a line marks where
+    `grid` goes beyond them.
+    """
+    require_matplotlib()
+    new_inputs = np.sort(_inputs(grid, "grid"))
+    likelihood = result.model.likelihood
+    if likelihood.num_latents != 1 or likelihood.num_outputs != 1:
+        raise ValueError(
+            f"plot_conditional_mean is for one latent and one output, and {type(likelihood).__name__} has "
+            f"{likelihood.num_latents} and {likelihood.num_outputs}: plot result.predict(...).latent instead"
+        )
+    widest_first = _widest_first(levels)
+    ax = ax or _new_axes()
+
+    latent = result.predict(new_inputs, **row_parameters).latent
+    scores = norm.ppf([*_tails(widest_first), 0.5])
+    quantiles = latent.mean[:, 0] + scores[:, None] * np.sqrt(latent.covariance[:, 0, 0])
+    curves = _conditional_means(with_row_parameters(likelihood, **row_parameters), quantiles)
+    _fill_bands(ax, new_inputs, curves[:-1], widest_first, "% interval")
+    ax.plot(new_inputs, curves[-1], color=_MEAN, linewidth=2.0, label=label)
+    if x is not None:
+        _mark_ends_of_data(ax, _inputs(x, "x"), new_inputs)
+    _finish(ax, new_inputs)
+    return ax
+
+
+@in_double
+def _conditional_means(likelihood: Likelihood, latents: np.ndarray) -> np.ndarray:
+    """E[y | f] for several f a row, (Q, M)."""
+
+    def row(likelihood, values):
+        return jax.vmap(lambda f: row_mean(likelihood, f[None])[0])(values)
+
+    rows = jax.vmap(row, in_axes=(row_axes(likelihood), 1), out_axes=1)
+    return np.asarray(rows(likelihood, jnp.asarray(latents)))
+
+
+def _widest_first(levels: Sequence[float]) -> list[float]:
+    ordered = sorted({float(level) for level in levels}, reverse=True)
+    if not all(0.0 < level < 1.0 for level in ordered):
+        raise ValueError(f"levels must lie strictly between 0 and 1, got {levels!r}")
+    return ordered
+
+
+def _tails(levels: list[float]) -> list[float]:
+    """Both ends of every central interval, as probabilities."""
+    return [0.5 + 0.5 * sign * level for level in levels for sign in (-1, 1)]
+
+
+def _fill_bands(ax: "Axes", grid: np.ndarray, ends: np.ndarray, levels: list[float], words: str) -> None:
+    for rank, level in enumerate(levels):
+        shade = 0.16 + 0.2 * rank
+        label = f"{100 * level:g} {words}"
+        ax.fill_between(grid, ends[2 * rank], ends[2 * rank + 1], color=_BAND, alpha=shade, linewidth=0, label=label)
+
+
+def _new_axes() -> "Axes":
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=(9.0, 5.0), layout="constrained")[1]
+
+
+def _finish(ax: "Axes", grid: np.ndarray) -> None:
+    ax.set_xlim(grid[0], grid[-1])
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(frameon=False)
+
+
+def _inputs(values: Any, name: str) -> np.ndarray:
+    """One column of numbers, or of time stamps in UTC, which matplotlib knows how to draw."""
+    times = read_times(values)
+    if times is None:
+        return _one_column(values, name)
+    if isinstance(times.first, np.timedelta64):
+        raise ValueError(f'{name} holds durations: plot numbers, as in {name} / np.timedelta64(1, "h")')
+    return _as_column(times.entries.astype("datetime64[us]"), name)
+
+
 def _one_column(values: Any, name: str) -> np.ndarray:
-    array = np.asarray(values, dtype=np.float64)
+    return _as_column(np.asarray(values, dtype=np.float64), name)
+
+
+def _as_column(array: np.ndarray, name: str) -> np.ndarray:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or array.size == 0:
@@ -92,7 +181,7 @@ def _mark_ends_of_data(ax: "Axes", observed: np.ndarray, grid: np.ndarray) -> No
         _mark(ax, last, last + 0.01 * width, "left", "after the data: forecast")
 
 
-def _mark(ax: "Axes", end: float, place: float, align: str, text: str) -> None:
+def _mark(ax: "Axes", end: Any, place: Any, align: str, text: str) -> None:
     ax.axvline(end, color=_DATA, linewidth=0.8, linestyle=(0, (4, 4)))
     ax.text(
         place,

@@ -5,6 +5,8 @@ every public entry point runs inside `jax.enable_x64(True)` and hands back NumPy
 later JAX setting can truncate. Hyperparameters are NumPy float64 arrays for the same reason.
 """
 
+import contextlib
+import ctypes
 import functools
 import numbers
 from collections.abc import Callable
@@ -39,6 +41,12 @@ def in_double(function: Callable[_P, _R]) -> Callable[_P, _R]:
 def to_host(tree: _T) -> _T:
     """Every JAX array in `tree` as a NumPy array (a view where that is possible)."""
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+
+
+def give_back_memory() -> None:
+    """Return what the C library has freed but kept, as after a compilation, to the system (where it is glibc)."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 class NotRealError(TypeError):

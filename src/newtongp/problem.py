@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from . import data as data_room
+from .compilation import compiled
 from .gaussian import Sites
 from .likelihoods.base import Likelihood, rows_given
 from .model import Model
@@ -30,18 +31,16 @@ class Order:
     def __init__(self, rows: np.ndarray | None, count: int):
         self._rows = rows
         if rows is not None:
-            self._holds = rows >= 0
-            self._taken = np.where(self._holds, rows, 0)
-            self._position = np.empty(count, dtype=int)
-            self._position[rows[self._holds]] = np.flatnonzero(self._holds)
+            self._position = np.empty(count, dtype=rows.dtype)
+            self._position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
 
     def positions(self, array: np.ndarray, fill: Any = None) -> np.ndarray:
         """One entry a row → one a position; those without a row get `fill`, or the first row's."""
         if self._rows is None:
             return array
-        moved = array[self._taken]
+        moved = array[np.maximum(self._rows, 0)]
         if fill is not None:
-            moved[~self._holds] = fill
+            moved[self._rows < 0] = fill
         return moved
 
     def sites(self, sites: Sites) -> Sites:
@@ -76,6 +75,6 @@ class Setup:
         )
 
 
-@jax.jit
+@compiled
 def _prepare(prior: Prior, inputs: Any) -> Any:
     return prior.prepare(inputs)

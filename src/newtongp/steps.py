@@ -104,7 +104,7 @@ class Constant(Step):
 _MEMORY = 6
 """How many points are remembered, the present one included."""
 _LARGEST_MEMORY = 2**23
-"""Numbers that the acceleration may remember, 64 MB: for very many rows it remembers fewer points."""
+"""Numbers that the acceleration may remember, 64 MB: for more rows it remembers fewer points, or does without."""
 _RECENT = 5
 """How many residuals a damped step compares with."""
 _SLOW = 0.3
@@ -128,7 +128,8 @@ class _Acceleration(eqx.Module):
 def _no_acceleration(sites: Sites, wanted: bool) -> _Acceleration:
     rows, latents = sites.linear.shape
     size = rows * (latents + latents**2)
-    count = min(_MEMORY, max(3, _LARGEST_MEMORY // (3 * size))) if wanted else 0
+    count = min(_MEMORY, _LARGEST_MEMORY // (3 * size)) if wanted else 0
+    count = count if count >= 3 else 0
     return _Acceleration(
         jnp.zeros((count, size)),
         jnp.zeros((count, size)),

@@ -50,8 +50,8 @@ def filter_sweep(model: Model, x: Any, y: Any, method: Method | None = None) -> 
     setup = Setup(Model(model.prior.as_one_piece(), model.likelihood), x, y)
     sites = setup.order.rows(to_host(_sweep(setup.problem, setup.problem.workspace, method)))
     # From here on as in `infer`, with the prior as it was given.
-    run = Run(Setup(model, x, y), method, step, sites, 1, 0.0)
-    result = run.result()
+    run = Run(Setup(model, x, y), method, step, sites, 0.0)
+    result = run.result(run.finish(1, 0))
     result.status = Status.SINGLE_PASS
     return result
 

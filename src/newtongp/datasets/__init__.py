@@ -22,3 +22,20 @@ def motorcycle() -> tuple[np.ndarray, np.ndarray]:
     with resources.files(__name__).joinpath("motorcycle.csv").open(encoding="utf-8") as file:
         table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float64)
     return table[:, 0].copy(), table[:, 1].copy()
+
+
+def coal() -> np.ndarray:
+    """Explosions in British coal mines that killed ten people or more: the 191 dates, 15 March 1851 to 22 March 1962.
+
+    Returns dates (datetime64[D]) in rising order; two explosions were on 6 December 1875. The record begins and ends on
+    the day of an explosion.
+
+    Source: R. G. Jarrett (1979), A note on the intervals between coal-mining disasters, Biometrika 66, 191-193,
+    by way of `coal` of the R package boot, which holds them as fractions of years of 365.25 days.
+
+    >>> dates = coal()
+    >>> dates.shape, str(dates[0]), str(dates[-1])
+    ((191,), '1851-03-15', '1962-03-22')
+    """
+    with resources.files(__name__).joinpath("coal.csv").open(encoding="utf-8") as file:
+        return np.loadtxt(file, skiprows=1, dtype="datetime64[D]")

@@ -7,6 +7,7 @@ A chain is cut into `pieces` of equal length that are run side by side. Everythi
 held in the order of the loops: step l of piece c is at l · pieces + c. One piece is plain order of time.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -137,11 +138,14 @@ def cut(times: np.ndarray, rows: np.ndarray, pieces: int) -> tuple[np.ndarray, n
     every row.
     """
     count = times.shape[0]
-    length = -(-count // pieces) * pieces
+    # Long chains are filled up to whole blocks of rows, in which they are worked on elsewhere too.
+    whole = pieces if count < 2**14 else math.lcm(pieces, 1024)
+    length = -(-count // whole) * whole
     fill = length - count
     times = from_time(np.concatenate([times, np.full(fill, times[-1])]), pieces)
     rows = from_time(np.concatenate([rows, np.full(fill, -1)]), pieces)
-    position = np.empty(np.count_nonzero(rows >= 0), dtype=int)
+    rows = rows.astype(np.int32 if length < 2**31 else np.int64)
+    position = np.empty(np.count_nonzero(rows >= 0), dtype=rows.dtype)
     position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
     return times, rows, position
 

@@ -6,17 +6,38 @@ step. Here they keep them: relative to √(Q_ii Q_jj), the error is near roundin
 """
 
 import functools
+import itertools
 import math
+import operator
+from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import roots_jacobi, roots_legendre
 
+from ..linalg import outer
 from .statespace import Block, horner
+
+_T = TypeVar("_T")
+
+
+def _table(make: Callable[[int], _T]) -> Callable[[int], _T]:
+    """Make the constants of an order once, and hand out copies.
+
+    JAX remembers NumPy constants by their identity, in the precision of their first use: an array that was compiled
+    into a function in double precision cannot be used in single precision later.
+    """
+    made = functools.cache(make)
+
+    @functools.wraps(make)
+    def copied(order: int) -> _T:
+        return jax.tree.map(np.copy, made(order))
+
+    return copied
+
 
 # Matern ---------------------------------------------------------------------------------------
 
@@ -40,30 +61,69 @@ class MaternBlock(Block):
         return self.variance * _matern_table(self.order).covariance
 
     def transition(self, start, end):
-        step = self._step(start, end)
-        return jnp.exp(-step) * horner(step, _matern_table(self.order).transition)
+        return _matern_transition(self.order, self._step(start, end))
 
     def noise(self, start, end):
-        step, table = self._step(start, end), _matern_table(self.order)
-        gamma = _incomplete_gamma(2 * self.order - 1, 2.0 * step)
-        if self.order == 1:
-            return self.variance * gamma * table.covariance
-        return self.variance * (gamma * table.covariance + jnp.exp(-2.0 * step) * step * horner(step, table.noise))
+        return self.variance * _matern_noise(self.order, self._step(start, end))
 
     def _step(self, start, end):
         # Beyond the bound all is forgotten, and powers of the step stay finite.
         return jnp.minimum(math.sqrt(2 * self.order - 1) / self.lengthscale * (end - start), 1000.0)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _matern_transition(order: int, s):
+    return jnp.exp(-s) * horner(s, _matern_table(order).transition)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _matern_noise(order: int, s):
+    table, gamma = _matern_table(order), _incomplete_gamma(2 * order - 1, 2.0 * s)
+    if order == 1:
+        return gamma * table.covariance
+    return gamma * table.covariance + jnp.exp(-2.0 * s) * s * horner(s, table.noise)
+
+
+# What automatic differentiation would make of Horner's scheme has a sum over the entries of a matrix for every power.
+
+
+@_matern_transition.defjvp
+def _matern_transition_derivative(order, primals, tangents):
+    (s,), (tangent,) = primals, tangents
+    return _matern_transition(order, s), _polynomial(jnp.exp(-s) * tangent, s, _matern_table(order).decay)
+
+
+@_matern_noise.defjvp
+def _matern_noise_derivative(order, primals, tangents):
+    (s,), (tangent,) = primals, tangents
+    return _matern_noise(order, s), _polynomial(jnp.exp(-2.0 * s) * tangent, s, _matern_table(order).growth)
+
+
+def _polynomial(factor, x, coefficients: Sequence[np.ndarray]):
+    """factor · Σ_k coefficients[k] xᵏ, as the product of a vector and a table."""
+    powers = itertools.accumulate([x] * (len(coefficients) - 1), operator.mul, initial=factor)
+    return jnp.tensordot(jnp.stack(list(powers)), np.stack(coefficients), 1)
+
+
 class _MaternTable(NamedTuple):
-    """P; Nᵏ/k! from k = 0; the coefficients of R from the first power of s on (it has no constant)."""
+    """Coefficients of powers of s.
+
+    Attributes:
+        covariance: P.
+        transition: Nᵏ/k!, of exp(s) A.
+        decay: Of exp(s) dA/ds.
+        noise: Of R, from the first power on (it has no constant).
+        growth: Of exp(2s) dQ/ds.
+    """
 
     covariance: np.ndarray
     transition: list[np.ndarray]
+    decay: list[np.ndarray]
     noise: list[np.ndarray]
+    growth: list[np.ndarray]
 
 
-@functools.cache
+@_table
 def _matern_table(order: int) -> _MaternTable:
     # In fractions, because entries of R that cancel have to be exactly zero.
     drift = np.array([[Fraction(int(j == i + 1)) for j in range(order)] for i in range(order)])
@@ -73,12 +133,22 @@ def _matern_table(order: int) -> _MaternTable:
     for k in range(1, order):
         powers.append(powers[-1].dot(nilpotent) / k)
     covariance = _matern_covariance(order)
-    noise = []
-    for k in range(1, 2 * order - 1):
+    # The white noise enters the last entry: its density is such that f has unit variance.
+    entrance = 0 * covariance
+    entrance[-1, -1] = Fraction(2 ** (2 * order - 1), math.comb(2 * order - 2, order - 1))
+    noise, growth = [], []
+    for k in range(2 * order - 1):
         pairs = [(i, k - i) for i in range(order) if 0 <= k - i < order]
-        kept = sum((powers[i].dot(covariance).dot(powers[j].T) for i, j in pairs), 0 * covariance)
+        kept, added = (
+            sum((powers[i].dot(each).dot(powers[j].T) for i, j in pairs), 0 * covariance)
+            for each in (covariance, entrance)
+        )
         noise.append(covariance * Fraction(2**k, math.factorial(k)) - kept)
-    return _MaternTable(_floats(covariance), [_floats(each) for each in powers], [_floats(each) for each in noise])
+        growth.append(added)
+    decay = [drift.dot(each) for each in powers]
+    return _MaternTable(
+        _floats(covariance), *([_floats(each) for each in many] for many in (powers, decay, noise[1:], growth))
+    )
 
 
 def _matern_covariance(order: int) -> np.ndarray:
@@ -100,32 +170,20 @@ def _floats(matrix: np.ndarray) -> np.ndarray:
     return matrix.astype(np.float64)
 
 
-_SMALL = 4.0
-
-
-@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _incomplete_gamma(order: int, x):
     """1 − exp(−x) Σ_{k<order} xᵏ/k!, with a small relative error for small x too."""
     if order == 1:
         return -jnp.expm1(-x)
-    nodes, weights = _gamma_rule(order)
-    small = x**order * jnp.sum(weights * jnp.exp(-x * nodes))
-    large = 1.0 - jnp.exp(-x) * horner(x, [1.0 / math.factorial(k) for k in range(order)])
-    return jnp.where(x < _SMALL, small, large)
+    decay, bound = jnp.exp(-x), (order - 1) / 2
+    # The rest of the series of exp(x), until its terms do not count any more.
+    small = decay * x**order * horner(x, [1.0 / math.factorial(order + k) for k in range(_terms(order, bound))])
+    large = 1.0 - decay * horner(x, [1.0 / math.factorial(k) for k in range(order)])
+    return jnp.where(x < bound, small, large)
 
 
-@_incomplete_gamma.defjvp
-def _incomplete_gamma_derivative(order, primals, tangents):
-    # Shorter than what differentiating the sum over nodes would give.
-    (x,), (tangent,) = primals, tangents
-    return _incomplete_gamma(order, x), x ** (order - 1) * jnp.exp(-x) / math.factorial(order - 1) * tangent
-
-
-@functools.cache
-def _gamma_rule(order: int) -> tuple[np.ndarray, np.ndarray]:
-    """Nodes and weights for ∫₀¹ u^(order−1) exp(−x u) du / (order−1)!, exact to rounding for x up to `_SMALL`."""
-    nodes, weights = roots_jacobi(10, 0.0, order - 1.0)
-    return 0.5 * (nodes + 1.0), weights / (2.0**order * math.factorial(order - 1))
+def _terms(order: int, x: float) -> int:
+    """How many terms xᵏ order!/(order + k)!, from k = 0, are more than rounding."""
+    return next(k for k in itertools.count() if x**k / math.perm(order + k, k) < 1e-17)
 
 
 # RBF ------------------------------------------------------------------------------------------
@@ -173,26 +231,51 @@ class RBFBlock(Block):
         return self.variance * np.eye(self.order)
 
     def transition(self, start, end):
-        return self._transition(self._step(start, end))
+        return _rbf_transition(self.order, self._step(start, end))
 
     def noise(self, start, end):
-        step, table = self._step(start, end), _rbf_table(self.order)
-        short = jnp.minimum(step, _SHORT)
-        responses = (table.response * _powers(short, table)[None, :]) @ table.nodes
-        series = short * (responses @ responses.T)
-        transition = self._transition(step)
-        rest = np.eye(self.order) - transition @ transition.T
-        return self.variance * jnp.where(step < _SHORT, series, rest)
+        return self.variance * _rbf_noise(self.order, self._step(start, end))
 
     def _step(self, start, end):
         return jnp.minimum((end - start) / self.lengthscale, 100.0)
 
-    def _transition(self, step):
-        table = _rbf_table(self.order)
-        series = jnp.tensordot(_powers(jnp.minimum(step, _SHORT), table), table.series, 1)
-        decay, angle = jnp.exp(-step * table.damping), step * table.frequency
-        modes = jnp.concatenate([decay * jnp.cos(angle), decay * jnp.sin(angle)])
-        return jnp.where(step < _SHORT, series, jnp.tensordot(modes, table.modes, 1))
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _rbf_transition(order: int, s):
+    table = _rbf_table(order)
+    series = jnp.tensordot(_powers(s, table), table.series, 1)
+    decay, angle = jnp.exp(-s * table.damping), s * table.frequency
+    modes = jnp.concatenate([decay * jnp.cos(angle), decay * jnp.sin(angle)])
+    return jnp.where(s < _SHORT, series, jnp.tensordot(modes, table.modes, 1))
+
+
+@_rbf_transition.defjvp
+def _rbf_transition_derivative(order, primals, tangents):
+    (s,), (tangent,) = primals, tangents
+    drift, _ = rbf_chain(order)
+    transition = _rbf_transition(order, s)
+    return transition, drift @ (tangent * transition)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _rbf_noise(order: int, s):
+    table = _rbf_table(order)
+    responses = jnp.tensordot(_powers(s, table), table.responses, 1)
+    series = jnp.minimum(s, _SHORT) * (responses @ responses.T)
+    transition = _rbf_transition(order, s)
+    return jnp.where(s < _SHORT, series, np.eye(order) - transition @ transition.T)
+
+
+@_rbf_noise.defjvp
+def _rbf_noise_derivative(order, primals, tangents):
+    (s,), (tangent,) = primals, tangents
+    _, b = rbf_chain(order)
+    response = _rbf_transition(order, s) @ b
+    return _rbf_noise(order, s), tangent * outer(response, response)
+
+
+def _powers(s, table: "_RBFTable"):
+    return jnp.minimum(s, _SHORT) ** np.arange(len(table.series))
 
 
 class _RBFTable(NamedTuple):
@@ -200,25 +283,20 @@ class _RBFTable(NamedTuple):
 
     Attributes:
         series: Fᵏ/k!, the Taylor series of A.
-        response: Fᵏb/k!, the Taylor series of the response v to a unit of noise.
-        nodes: √w_m u_mᵏ, so that Q = ∫₀ˢ v vᵀ becomes a sum over Gauss-Legendre nodes.
+        responses: √w_m u_mᵏ Fᵏb/k!, the same of the response v to a unit of noise at every Gauss-Legendre node u_m, so
+            that Q = ∫₀ˢ v vᵀ is a sum over nodes.
         damping, frequency: −Re and Im of the eigenvalues λ of F, one of each pair.
         modes: What multiplies the real parts of exp(λ s) in A, and then the imaginary parts.
     """
 
     series: np.ndarray
-    response: np.ndarray
-    nodes: np.ndarray
+    responses: np.ndarray
     damping: np.ndarray
     frequency: np.ndarray
     modes: np.ndarray
 
 
-def _powers(x, table: _RBFTable):
-    return x ** np.arange(table.series.shape[0])
-
-
-@functools.cache
+@_table
 def rbf_chain(order: int) -> tuple[np.ndarray, np.ndarray]:
     """F and b of dx = F x dt + b dβ, the approximation with unit lengthscale: F + Fᵀ + b bᵀ = 0, hence P = I."""
     couplings, noise = _RBF_CHAINS[order]
@@ -227,20 +305,19 @@ def rbf_chain(order: int) -> tuple[np.ndarray, np.ndarray]:
     return np.diag(couplings, 1) - lower - np.diag(0.5 * b**2), b
 
 
-@functools.cache
+@_table
 def _rbf_table(order: int) -> _RBFTable:
     drift, b = rbf_chain(order)
     series = [np.eye(order)]
     for k in range(1, 40):
         series.append(drift @ series[-1] / k)
-    nodes, weights = roots_legendre(16)
+    nodes, weights = np.polynomial.legendre.leggauss(16)
     nodes, weights = 0.5 * (nodes + 1.0), 0.5 * weights
     poles = np.roots(np.poly(drift))
     upper = np.imag(poles) >= 0.0
     return _RBFTable(
         series=np.stack(series),
-        response=np.stack([each @ b for each in series], axis=1),
-        nodes=np.sqrt(weights)[None, :] * nodes[None, :] ** np.arange(len(series))[:, None],
+        responses=np.stack([np.outer(each @ b, np.sqrt(weights) * nodes**k) for k, each in enumerate(series)]),
         damping=-np.real(poles)[upper],
         frequency=np.imag(poles)[upper],
         modes=_modes(drift, poles)[:, upper].reshape(-1, order, order),

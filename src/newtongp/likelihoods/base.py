@@ -172,3 +172,32 @@ def with_row_parameters(likelihood: Likelihood, **values: Any) -> Likelihood:
         checked = likelihood.check_row_parameter(name, value)
         likelihood = eqx.tree_at(lambda lik, n=name: getattr(lik, n), likelihood, checked)
     return likelihood
+
+
+_BLOCK = 1024
+
+
+def over_rows(function: Any, likelihood: Likelihood, rows: tuple[Any, ...], in_blocks: bool = False) -> Any:
+    """`function(likelihood, *row)` for every row, each with its own exposure, trials, ...
+
+    In blocks, what is computed on the way to a row's result stays in the processor's cache. It takes rows that can
+    be divided into whole blocks.
+    """
+    axes = row_axes(likelihood)
+    count = jax.tree.leaves(rows)[0].shape[0]
+    if not in_blocks or count % _BLOCK != 0:
+        return jax.vmap(function, in_axes=(axes, *(0 for _ in rows)))(likelihood, *rows)
+    own, shared = eqx.partition(likelihood, jax.tree.map(lambda axis: axis == 0, axes, is_leaf=_is_none))
+
+    def block(piece):
+        own, rows = piece
+        whole = eqx.combine(own, shared)
+        return jax.vmap(function, in_axes=(axes, *(0 for _ in rows)))(whole, *rows)
+
+    cut = jax.tree.map(lambda leaf: leaf.reshape(-1, _BLOCK, *leaf.shape[1:]), (own, rows))
+    found = jax.lax.map(block, cut)
+    return jax.tree.map(lambda leaf: leaf.reshape(count, *leaf.shape[2:]), found)
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None

@@ -22,7 +22,7 @@ class Bernoulli(Likelihood):
     0.5
     """
 
-    lapse: jax.Array | np.ndarray
+    lapse: jax.Array | np.ndarray | None
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.binary
 

@@ -242,7 +242,7 @@ class Beta(Likelihood):
     """
 
     concentration: jax.Array | np.ndarray
-    lapse: jax.Array | np.ndarray
+    lapse: jax.Array | np.ndarray | None
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.unit_interval
 

@@ -156,7 +156,7 @@ class Binomial(Likelihood):
     """
 
     trials: jax.Array | np.ndarray
-    lapse: jax.Array | np.ndarray
+    lapse: jax.Array | np.ndarray | None
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.counts
     row_parameters: ClassVar[tuple[str, ...]] = ("trials",)

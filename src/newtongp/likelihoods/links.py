@@ -64,7 +64,7 @@ def _log_softplus(f):
 
 
 def lapse_rate(lapse):
-    """`lapse`, checked: at least 0 and less than 1/2.
+    """`lapse`, checked: at least 0 and less than 1/2. None where it is 0: then there is nothing to learn or compute.
 
     >>> lapse_rate(0.5)
     Traceback (most recent call last):
@@ -74,7 +74,7 @@ def lapse_rate(lapse):
     lapse = parameter(lapse, "lapse")
     if not isinstance(lapse, Tracer) and not 0.0 <= lapse < 0.5:
         raise ValueError(f"lapse must be at least 0 and less than 0.5, got {float(lapse)}")
-    return lapse
+    return None if not isinstance(lapse, Tracer) and lapse == 0.0 else lapse
 
 
 def probability(link: str, f, lapse: Any = 0.0):
@@ -84,7 +84,7 @@ def probability(link: str, f, lapse: Any = 0.0):
     0.5
     """
     plain = 0.5 * jax.lax.erfc(-jnp.asarray(f, float) / math.sqrt(2.0)) if link == "probit" else jax.nn.sigmoid(f)
-    return lapse + (1.0 - 2.0 * lapse) * plain
+    return plain if lapse is None else lapse + (1.0 - 2.0 * lapse) * plain
 
 
 def log_probability(link: str, f, lapse: Any = 0.0):
@@ -94,6 +94,8 @@ def log_probability(link: str, f, lapse: Any = 0.0):
     -804.6
     """
     plain = log_ndtr(f) if link == "probit" else jax.nn.log_sigmoid(f)
+    if lapse is None:
+        return plain
     lapses = lapse > 0.0
     floor = jnp.log(jnp.where(lapses, lapse, 0.25))
     mixed = jnp.logaddexp(floor, jnp.log1p(-2.0 * lapse) + plain)
@@ -105,10 +107,53 @@ def log_probability(link: str, f, lapse: Any = 0.0):
 
 # The normal distribution function ---------------------------------------------------------------
 
-# Below this the continued fraction of Mills' ratio is used; above it erfc has not lost any digits.
-_TAIL = -5.0
-# At |x| = 5 this many levels leave an error below rounding, and fewer are needed further out.
-_LEVELS = 24
+# Mills' ratio Phi(-a) / phi(a) for 0 <= a <= 5, as a ratio of these polynomials, from the constant up: interpolated at
+# Chebyshev nodes in 80 digits, with a relative error below 1e-16.
+_MILLS_NUMERATOR = (
+    1.2533141373155003,
+    1.6331339540636844,
+    1.064228474813331,
+    0.4354880523033255,
+    0.12070025328678458,
+    0.023056832617898395,
+    0.0029613323881640175,
+    0.00023452321759540466,
+    8.838239591820126e-06,
+)
+_MILLS_DENOMINATOR = (
+    1.0,
+    2.1009369284732236,
+    2.0254366076695205,
+    1.179026847524314,
+    0.45808226263198965,
+    0.12364341935012096,
+    0.023291384733172993,
+    0.0029701693878468067,
+    0.0002345232520421913,
+    8.838239126790488e-06,
+)
+# Beyond, it is 1 / (a + R(1/a²)/a), with R the ratio of these, and a relative error of R below 2e-17.
+_FAR = 5.0
+# Below this log(1 - q) is had from its series, to sixteen digits.
+_SERIES = 1e-3
+_FAR_NUMERATOR = (
+    1.0,
+    64.90052229891556,
+    1470.2783924061068,
+    14210.929252999262,
+    57015.488735927975,
+    75896.59053828717,
+    14569.96920411248,
+)
+_FAR_DENOMINATOR = (
+    1.0,
+    66.9005222989154,
+    1594.0794370041635,
+    16804.082903881852,
+    78927.49886873463,
+    144602.85951099845,
+    68216.14635750165,
+)
 
 
 def log_ndtr(x):
@@ -124,12 +169,38 @@ def log_ndtr(x):
 
 @jax.custom_jvp
 def _log_ndtr(x):
-    in_tail = x < _TAIL
-    lower = jnp.log(0.5 * jax.lax.erfc(-jnp.clip(x, _TAIL, 0.0) / math.sqrt(2.0)))
-    upper = jnp.log1p(-0.5 * jax.lax.erfc(jnp.maximum(x, 0.0) / math.sqrt(2.0)))
-    ratio, _ = _hazard(jnp.minimum(x, _TAIL))
-    tail = -0.5 * x**2 - 0.5 * math.log(2.0 * math.pi) - jnp.log(ratio)
-    return jnp.where(in_tail, tail, jnp.where(x < 0.0, lower, upper))
+    mills, _ = _mills(jnp.abs(x))
+    below = x < 0.0
+    beyond = _density(x) * mills
+    logarithm = jnp.log(jnp.where(below, mills, 1.0 - beyond))
+    # In the upper tail, where Phi has lost the digits of q = 1 - Phi, a few terms of the series of log(1 - q).
+    series = -beyond * (1.0 + beyond * (0.5 + beyond * (1.0 / 3.0 + beyond * (0.25 + beyond * 0.2))))
+    above = jnp.where(beyond < _SERIES, series, logarithm)
+    return jnp.where(below, logarithm - 0.5 * x**2 - 0.5 * math.log(2.0 * math.pi), above)
+
+
+def _density(x):
+    return jnp.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi)
+
+
+def _mills(a):
+    """Phi(-a) / phi(a) for a >= 0, and what its inverse has beyond a: without a subtraction where a is large."""
+    far = a > _FAR
+    depth = jnp.maximum(a, _FAR)
+    excess = _ratio(_FAR_NUMERATOR, _FAR_DENOMINATOR, 1.0 / depth**2) / depth
+    near = _ratio(_MILLS_NUMERATOR, _MILLS_DENOMINATOR, jnp.minimum(a, _FAR))
+    mills = jnp.where(far, 1.0 / (depth + excess), near)
+    return mills, jnp.where(far, excess, 1.0 / mills - a)
+
+
+def _ratio(numerator, denominator, x):
+    top, bottom = (
+        functools.reduce(
+            lambda value, coefficient: value * x + coefficient, reversed(coefficients[:-1]), coefficients[-1]
+        )
+        for coefficients in (numerator, denominator)
+    )
+    return top / bottom
 
 
 @_log_ndtr.defjvp
@@ -142,14 +213,11 @@ def _(primals, tangents):
 @jax.custom_jvp
 def _hazard(x):
     """h = phi(x) / Phi(x) and its excess h + x, which tends to 0 as x tends to minus infinity."""
-    depth = -jnp.minimum(x, _TAIL)
-    # h = d + 1/(d + 2/(d + 3/(d + ...))) with d = -x: the excess comes without a subtraction.
-    tail_excess = functools.reduce(lambda below, k: k / (depth + below), range(_LEVELS, 0, -1), jnp.zeros_like(x))
-    body = jnp.maximum(x, _TAIL)
-    density = jnp.exp(-0.5 * body**2) / math.sqrt(2.0 * math.pi)
-    body_ratio = density / (0.5 * jax.lax.erfc(-body / math.sqrt(2.0)))
-    in_tail = x < _TAIL
-    return jnp.where(in_tail, depth + tail_excess, body_ratio), jnp.where(in_tail, tail_excess, body_ratio + x)
+    mills, excess = _mills(jnp.abs(x))
+    density = _density(x)
+    above = density / (1.0 - density * mills)
+    below = x < 0.0
+    return jnp.where(below, 1.0 / mills, above), jnp.where(below, excess, above + x)
 
 
 @_hazard.defjvp

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from ..cubature import Cubature, default_cubature, is_point, nodes_and_weights
 from ..gaussian import Gaussian
-from ..likelihoods.base import Likelihood, row_expected_log_prob, row_log_expected_power, row_log_prob
+from ..likelihoods.base import Likelihood, row_axes, row_expected_log_prob, row_log_expected_power, row_log_prob
 from ..linalg import outer, small_solve_lower_transposed, symmetrise
 
 
@@ -29,6 +29,17 @@ def derivatives(function: Callable, f: Float[Array, " D"]) -> Derivatives:
     """Value, gradient and Hessian at f, forward mode (D is small)."""
     gradient = jax.jacfwd(function)
     return Derivatives(function(f), gradient(f), jax.jacfwd(gradient)(f))
+
+
+def has_closed_form(likelihood: Likelihood) -> bool:
+    """Whether the likelihood knows E[log p(y | f)] without nodes."""
+    row = jax.tree.map(lambda leaf, axis: leaf if axis is None else leaf[0], likelihood, row_axes(likelihood))
+    y, mean = jnp.zeros(likelihood.num_outputs), jnp.zeros(likelihood.num_latents)
+
+    def closed():
+        return row_expected_log_prob(row, y, mean, jnp.eye(likelihood.num_latents))
+
+    return jax.eval_shape(closed) is not None
 
 
 def rule_or_default(cubature: Cubature | None, dimension: int) -> Cubature:

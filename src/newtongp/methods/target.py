@@ -34,6 +34,7 @@ from .expectation import (
     derivatives,
     expected_log_density,
     hand_over,
+    has_closed_form,
     rule_or_default,
     tilted_expectations,
 )
@@ -71,6 +72,10 @@ class Target(eqx.Module):
     def power(self) -> float:
         """The fraction of the site taken out before expanding: 0 for all but power EP."""
         return 0.0
+
+    def integrates(self, likelihood: Likelihood, cubature: Cubature | None) -> bool:
+        """Whether a row of this likelihood is looked at from many nodes."""
+        return self.energy != "laplace"
 
     @abc.abstractmethod
     def expand(
@@ -151,6 +156,9 @@ class ExpectedLogDensity(Target):
     name = "vi"
     energy = "vfe"
     descent: bool = eqx.field(static=True, default=False)
+
+    def integrates(self, likelihood, cubature):
+        return cubature is not None or not has_closed_form(likelihood)
 
     def expand(self, likelihood, y, marginal, cubature):
         expected = expected_log_density(likelihood, y, marginal, cubature, self.descent)

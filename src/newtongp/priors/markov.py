@@ -25,8 +25,8 @@ class MarkovGP(TemporalPrior):
     `kernel` is any kernel of one input with a state space form: Matérn, cosine, periodic, Brownian and others, their
     sums, products and multiples; or `kernels.Independent([...])` for several latents. Rows may come in any order,
     repeat inputs and leave gaps. Time stamps need `unit`, in which lengthscales and periods are measured: "D", "h",
-    "s", or a `timedelta`; they are counted from `origin`, 2000-01-01 if it is not given. `pieces` is how many parts of the series are run side by side; by default it is chosen
-    for speed, and the answer does not depend on it.
+    "s", or a `timedelta`; they are counted from `origin`, 2000-01-01 if it is not given. `pieces` is how many parts
+    of the series are run side by side; by default it is chosen for speed, and the answer does not depend on it.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.MarkovGP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Poisson())
