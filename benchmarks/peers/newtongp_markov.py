@@ -23,9 +23,37 @@ SHORT, LONG = 2, 8
 # What reaches below the public interface ------------------------------------------------------------------------
 
 
-def filter_smoother(kernel: Any, t: Any, y: Any, noise: Any) -> tuple[Any, Any, Any]:
-    """Mean, variance and log likelihood of f ~ GP(0, kernel), y = f(t) + noise of these variances; to be traced."""
-    raise NotImplementedError("the call of the filter and smoother is not filled in")
+def prior_at(t: np.ndarray) -> tuple[Any, Any]:
+    """Inputs as the prior wants them, and how to bring values a row into its order."""
+    import newtongp as ng
+
+    place = ng.MarkovGP(ng.kernels.Matern32()).place(np.asarray(t)[:, None])
+    rows = np.arange(len(t)) if place.rows is None else place.rows
+    return place.inputs, rows
+
+
+def filter_smoother(workspace: Any, y: Any, noise: Any) -> tuple[Any, Any, Any]:
+    """Mean, variance and log likelihood of y = f(t) + noise of these variances, in the prior's order; to be traced.
+
+    Where the order has positions without a row, noise is infinite.
+    """
+    import jax.numpy as jnp
+
+    from newtongp import kalman
+
+    precision = 1.0 / noise
+    smoothed = kalman.marginals(workspace.chain, precision[:, None, None], (precision * y)[:, None], psd=True)
+    mean, variance = smoothed.mean[:, 0], smoothed.covariance[:, 0, 0]
+    quadratic = jnp.sum(precision * y * (y - mean))
+    determinants = smoothed.log_det + jnp.sum(jnp.where(precision > 0.0, jnp.log(2.0 * jnp.pi / precision), 0.0))
+    return mean, variance, -0.5 * (quadratic + determinants)
+
+
+def in_order(rows: np.ndarray, data: dict) -> tuple[np.ndarray, np.ndarray]:
+    """y and noise variances at the prior's positions."""
+    present = rows >= 0
+    y = np.where(present, data["y"][np.maximum(rows, 0)], 0.0)
+    return y, np.where(present, data["noise"][np.maximum(rows, 0)], np.inf)
 
 
 def use_plain_loops() -> None:
@@ -44,18 +72,34 @@ def prepare(task: dict) -> tuple[Measurements, dict]:
 
 
 def smoother(task: dict) -> tuple[Measurements, dict]:
+    """The pass as inference makes it, with transitions that were computed once; and together with computing them."""
+    import newtongp as ng
+
     data = load(task)
     family, variances, lengthscales = processes(task["dim"])
-
-    def whole(hyperparameters, t, y, noise):
-        return filter_smoother(make_kernel(family, *hyperparameters), t, y, noise)
-
-    run = compiled(whole, (variances, lengthscales), data["t"], data["y"], data["noise"])
     if task["loops"] == "plain":
         use_plain_loops()
+    kernel = make_kernel(family, variances, lengthscales)
+    place = ng.MarkovGP(kernel).place(data["t"][:, None])
+    rows = np.arange(len(data["t"])) if place.rows is None else place.rows
+    y, noise = in_order(rows, data)
+
+    def prepare_chain(hyperparameters, inputs):
+        return ng.MarkovGP(make_kernel(family, *hyperparameters)).prepare(inputs)
+
+    def whole(hyperparameters, inputs, y, noise):
+        return filter_smoother(prepare_chain(hyperparameters, inputs), y, noise)
+
+    hyperparameters = (variances, lengthscales)
+    workspace = compiled(prepare_chain, hyperparameters, place.inputs)()
+    run = compiled(filter_smoother, workspace, y, noise)
+    everything = compiled(whole, hyperparameters, place.inputs, y, noise)
     mean, variance, log_likelihood = run()
-    save(task, mean=mean, variance=variance, log_likelihood=log_likelihood)
-    return {"smoother": timed(run)}, {}
+    everything()
+    position = np.empty(len(data["t"]), dtype=int)
+    position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    save(task, mean=np.asarray(mean)[position], variance=np.asarray(variance)[position], log_likelihood=log_likelihood)
+    return {"smoother": timed(run), "with transitions": timed(everything)}, {}
 
 
 def iterations(task: dict) -> tuple[Measurements, dict]:
@@ -95,14 +139,19 @@ def gradient(task: dict) -> tuple[Measurements, dict]:
     """The log likelihood, and it with its gradient in the logarithms of variance and lengthscale."""
     import jax
 
+    import newtongp as ng
+
     data = load(task)
     start = np.log([VARIANCE, LENGTHSCALE])
+    inputs, rows = prior_at(data["t"])
+    y, noise = in_order(rows, data)
 
-    def value(logarithms, t, y, noise):
+    def value(logarithms, inputs, y, noise):
         variance, lengthscale = jax.numpy.exp(logarithms)
-        return filter_smoother(make_kernel("matern32", [variance], [lengthscale]), t, y, noise)[2]
+        prior = ng.MarkovGP(make_kernel("matern32", [variance], [lengthscale]))
+        return filter_smoother(prior.prepare(inputs), y, noise)[2]
 
-    arguments = (start, data["t"], data["y"], data["noise"])
+    arguments = (start, inputs, y, noise)
     both = compiled(jax.value_and_grad(value), *arguments)
     alone = compiled(value, *arguments)
     _, slopes = both()

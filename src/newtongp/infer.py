@@ -79,7 +79,7 @@ class _Loop(eqx.Module):
 
 def _look(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
     """Condition on the sites and look at every row's likelihood around its marginal."""
-    conditioned = problem.workspace.marginals(sites)
+    conditioned = problem.workspace.marginals(sites, method.expects_psd(problem.likelihood))
     views, numbers = over_rows(
         lambda likelihood, *row: evaluate(method, likelihood, *row),
         problem.likelihood,

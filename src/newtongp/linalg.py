@@ -46,6 +46,17 @@ def solve_psd(matrix: Float[Array, "M M"], right: Float[Array, "M *K"]) -> Float
     return solve_lower(factor, solve_lower(factor, right), transpose=True)
 
 
+def solve_few(matrix: Float[Array, "K K"], right: Float[Array, " K"]) -> Float[Array, " K"]:
+    """A⁻¹ right for one small positive definite matrix, by elimination in a loop: little to trace and compile."""
+
+    def eliminate(k, table):
+        row = table[k] / table[k, k]
+        return jnp.where((jnp.arange(table.shape[0]) == k)[:, None], row[None, :], table - outer(table[:, k], row))
+
+    table = jnp.concatenate([matrix, right[:, None]], axis=1)
+    return jax.lax.fori_loop(0, matrix.shape[0], eliminate, table)[:, -1]
+
+
 def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """A square root of a large matrix that is PSD up to rounding, singular or not (no jitter needed)."""
     values, vectors = jnp.linalg.eigh(matrix)

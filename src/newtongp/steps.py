@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .gaussian import Sites, interpolate
-from .linalg import solve_psd
+from .linalg import solve_few
 from .precision import parameter
 
 _SHORTEST = 1e-9
@@ -192,7 +192,7 @@ def _anderson(memory: _Acceleration, size, point, move, residual) -> Float[Array
     moves = jnp.where(usable, move[None, :] - memory.moves, 0.0)
     normal = residuals @ residuals.T
     ridge = 1e-12 * jnp.trace(normal) + jnp.where(usable[:, 0], 1e-300, 1.0)
-    mix = solve_psd(normal + jnp.diag(ridge), residuals @ residual)
+    mix = solve_few(normal + jnp.diag(ridge), residuals @ residual)
     return point + size * move - mix @ (points + size * moves)
 
 

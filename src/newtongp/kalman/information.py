@@ -19,13 +19,18 @@ from .chain import Chain, in_time
 from .recursions import Step, directions
 
 
-def is_proper(chain: Chain, steps: Step) -> Bool[Array, ""]:
-    """Whether prior times sites can be normalised. Costs something only where a site is negative."""
+def is_proper(chain: Chain, steps: Step, psd: bool = False) -> Bool[Array, ""]:
+    """Whether prior times sites can be normalised. Costs something only where a site is negative.
+
+    With `psd`, one that is negative is not looked into: it is taken to be improper.
+    """
     negative = jnp.zeros((), dtype=bool)
     finite = jnp.ones((), dtype=bool)
     for precision in steps.precision:
         negative = negative | jnp.any(precision < 0.0)
         finite = finite & jnp.all(jnp.isfinite(precision))
+    if psd:
+        return finite & ~negative
     return finite & jax.lax.cond(negative, lambda: _stays_positive(chain, steps), lambda: jnp.ones((), dtype=bool))
 
 

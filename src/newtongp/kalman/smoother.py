@@ -45,16 +45,19 @@ def steps_of(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array
     return Step(chain.transition, chain.noise, chain.weights, turned, entries(scalar), entries(tilt))
 
 
-def marginals(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Smoothed:
+def marginals(
+    chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"], psd: bool = False
+) -> Smoothed:
     """Condition on sites exp(τᵀf − ½ fᵀΛf) of the deviations f: one filter and one smoother.
 
-    All in the order of the loops. `precision` may be zero, singular or indefinite.
+    All in the order of the loops. `precision` may be zero, singular or indefinite; with `psd`, indefinite ones make
+    the result improper by definition.
     """
     steps = steps_of(chain, precision, linear)
     elements = elements_of(chain, steps)
     last, filtered = run_filter(chain, steps, elements)
     smoothed, _ = run_smoother(chain, steps, elements, last, filtered, states=False)
-    return _collect(chain, steps, filtered, smoothed)
+    return _collect(chain, steps, filtered, smoothed, psd)
 
 
 def marginals_and_states(
@@ -132,7 +135,7 @@ def run_smoother(
     return loops.scan(body, start, (needed, filtered), reverse=True, whole=form.whole)[1]
 
 
-def _collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any) -> Smoothed:
+def _collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: bool = False) -> Smoothed:
     def stack(entries):
         return jnp.stack([flatten(entry, chain.pieces) for entry in entries], axis=-1)
 
@@ -142,5 +145,5 @@ def _collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any) -> Sm
         jnp.stack([stack(row) for row in smoothed.covariance], axis=-2),
         stack(smoothed.weight),
         jnp.asarray(log_det),
-        is_proper(chain, steps),
+        is_proper(chain, steps, psd),
     )

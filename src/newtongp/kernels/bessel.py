@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import i0e
+from jax.lax import bessel_i0e
 
 # From here the recurrence has forgotten its start for orders of a few dozen, whatever z is.
 _START = 400
@@ -28,7 +28,7 @@ def scaled_bessel(count: int, z):
     z = jnp.asarray(z)
     start = _START + count
     _, ratios = jax.lax.scan(ratio, _ratio_at(start, z), np.arange(start - 1.0, 0.0, -1.0))
-    zeroth = i0e(z)[None]
+    zeroth = bessel_i0e(z)[None]
     return jnp.cumprod(jnp.concatenate([zeroth, ratios[::-1][: count - 1]]))
 
 

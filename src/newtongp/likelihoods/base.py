@@ -38,6 +38,8 @@ class Likelihood(eqx.Module):
     support: ClassVar[supports.Support] = supports.real
     gaussian_form: ClassVar[bool] = False
     """True if p(y | f) = N(y | mean(f), covariance(f)), `eq:gn_lik`."""
+    log_concave: ClassVar[Any] = False
+    """True if log p(y | f) is concave in f for every y: then site precisions are PSD, and less can go wrong."""
     row_parameters: ClassVar[tuple[str, ...]] = ()
     """Fields that may be given one value a row (an exposure, a number of trials)."""
 

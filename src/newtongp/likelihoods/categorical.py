@@ -31,6 +31,11 @@ class Bernoulli(Likelihood):
         self.link = links.check(link, links.PROBABILITY)
         self.lapse = links.lapse_rate(lapse)
 
+    @property
+    def log_concave(self) -> bool:
+        """Without lapses."""
+        return self.lapse is None
+
     def log_prob(self, y, f):
         """log p if y is 1, log(1 - p) if it is 0."""
         # 1 - p(f) = p(-f), so that only the branch that occurs is computed.

@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.scipy.special import gammainc, gammaln, ndtr
 
 from ..precision import parameter
 from . import links
 from . import support as supports
 from .base import Likelihood
-from .special import incomplete_beta
+from .special import gammaln, incomplete_beta, lower_gamma, ndtr
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -43,6 +42,7 @@ class Gaussian(Likelihood):
 
     variance: jax.Array | np.ndarray
     support: ClassVar[supports.Support] = supports.real
+    log_concave: ClassVar[bool] = True
     gaussian_form: ClassVar[bool] = True
 
     def __init__(self, variance=1.0):
@@ -157,6 +157,11 @@ class Gamma(Likelihood):
         self.shape = parameter(shape, "shape", lower=0.0)
         self.link = links.check(link, links.POSITIVE)
 
+    @property
+    def log_concave(self) -> bool:
+        """Known for the exponential link."""
+        return self.link == "exp"
+
     def log_prob(self, y, f):
         """-log Gamma(a) - a log s + (a - 1) log y - y / s, with a the shape and s = link(f)."""
         log_scale = links.log_positive(self.link, f)
@@ -175,7 +180,7 @@ class Gamma(Likelihood):
 
     def cdf(self, y, f):
         """P(Y <= y | f)."""
-        return gammainc(self.shape, jnp.maximum(y, 0.0) * jnp.exp(-links.log_positive(self.link, f)))
+        return lower_gamma(self.shape, jnp.maximum(y, 0.0) * jnp.exp(-links.log_positive(self.link, f)))
 
     def sample(self, key, f):
         """A draw of y given f."""
@@ -204,6 +209,11 @@ class Exponential(Likelihood):
     def __init__(self, link="exp"):
         """`link` is "exp" or "softplus"."""
         self.link = links.check(link, links.POSITIVE)
+
+    @property
+    def log_concave(self) -> bool:
+        """Known for the exponential link."""
+        return self.link == "exp"
 
     def log_prob(self, y, f):
         """-log s - y / s, with s = link(f)."""
@@ -295,6 +305,7 @@ class LogNormal(Likelihood):
 
     scale: jax.Array | np.ndarray
     support: ClassVar[supports.Support] = supports.positive
+    log_concave: ClassVar[bool] = True
 
     def __init__(self, scale=1.0):
         """`scale` > 0 is the standard deviation of log y."""

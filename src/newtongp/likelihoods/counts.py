@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
-from jax.scipy.special import gammaln
 
 from ..precision import parameter
 from . import links
 from . import support as supports
 from .base import Likelihood
-from .special import incomplete_beta, log_rising_factorial, upper_gamma
+from .special import gammaln, incomplete_beta, log_rising_factorial, upper_gamma
 
 
 def _positive_rows(value, name: str):
@@ -40,6 +39,7 @@ class Poisson(Likelihood):
     exposure: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.counts
+    log_concave: ClassVar[bool] = True
     row_parameters: ClassVar[tuple[str, ...]] = ("exposure",)
 
     def __init__(self, link="exp", exposure=1.0):
@@ -115,6 +115,11 @@ class NegativeBinomial(Likelihood):
     def _log_odds(self, f):
         return jnp.log(self.dispersion) + jnp.log(self.exposure) + links.log_positive(self.link, f)
 
+    @property
+    def log_concave(self) -> bool:
+        """Known for the exponential link."""
+        return self.link == "exp"
+
     def log_prob(self, y, f):
         """log [Gamma(y + r) / (Gamma(r) y!)] + y log sigma(u) + r log sigma(-u), u = log(dispersion * mu)."""
         shape, log_odds = 1.0 / self.dispersion, self._log_odds(f)
@@ -188,6 +193,11 @@ class Binomial(Likelihood):
 
     def _log_probabilities(self, f):
         return links.log_probability(self.link, f, self.lapse), links.log_probability(self.link, -f, self.lapse)
+
+    @property
+    def log_concave(self) -> bool:
+        """Without lapses."""
+        return self.lapse is None
 
     def log_prob(self, y, f):
         """log (trials choose y) + y log p + (trials - y) log(1 - p)."""

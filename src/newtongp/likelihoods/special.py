@@ -4,11 +4,43 @@ The iterations behind `jax.scipy.special` lose their digits, and from about 1e7 
 [0, 1]; counts and numbers of trials of that size are ordinary data.
 """
 
+import math
+
+import jax
 import jax.numpy as jnp
-from jax.scipy.special import betainc, gammainc, gammaincc, gammaln, ndtr
 
 _LARGE = 1e6
 _BOTH_LARGE = 1e3
+
+
+def gammaln(x):
+    """log Gamma(x) for x > 0.
+
+    >>> round(float(gammaln(5.0)), 5)
+    3.17805
+    """
+    return jax.lax.lgamma(jnp.asarray(x, dtype=jnp.result_type(x, float)))
+
+
+def ndtr(x):
+    """The normal distribution function.
+
+    >>> float(ndtr(0.0))
+    0.5
+    """
+    return 0.5 * jax.lax.erfc(-jnp.asarray(x, dtype=jnp.result_type(x, float)) / math.sqrt(2.0))
+
+
+def lower_gamma(a, x):
+    """P(a, x), the regularised lower incomplete gamma function, for moderate a.
+
+    >>> round(float(lower_gamma(1.0, 1.0)), 5)
+    0.63212
+    """
+    # Imported where they are needed: together they take a twentieth of a second.
+    from jax.scipy.special import gammainc
+
+    return gammainc(a, x)
 
 
 def upper_gamma(a, x):
@@ -17,6 +49,8 @@ def upper_gamma(a, x):
     >>> round(float(upper_gamma(1.0, 1.0)), 5)
     0.36788
     """
+    from jax.scipy.special import gammaincc
+
     large = a > _LARGE
     exact = gammaincc(jnp.where(large, 1.0, a), jnp.where(large, 1.0, x))
     return jnp.where(large, ndtr(-_wilson_hilferty(a, x)), exact)
@@ -24,7 +58,7 @@ def upper_gamma(a, x):
 
 def _lower_gamma(a, x):
     large = a > _LARGE
-    exact = gammainc(jnp.where(large, 1.0, a), jnp.where(large, 1.0, x))
+    exact = lower_gamma(jnp.where(large, 1.0, a), jnp.where(large, 1.0, x))
     return jnp.where(large, ndtr(_wilson_hilferty(a, x)), exact)
 
 
@@ -41,6 +75,8 @@ def incomplete_beta(a, b, x, complement):
     """
     smaller, larger = jnp.minimum(a, b), jnp.maximum(a, b)
     moderate = larger <= _LARGE
+    from jax.scipy.special import betainc
+
     exact = betainc(jnp.where(moderate, a, 1.0), jnp.where(moderate, b, 1.0), jnp.where(moderate, x, 0.5))
 
     # One parameter large: a beta variable tends to a gamma variable, Abramowitz and Stegun 26.5.20.

@@ -10,7 +10,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Float
 
 from ..gaussian import Sites
@@ -25,7 +24,10 @@ class AdamState(eqx.Module):
     moments: Any
 
 
-def _optimiser(learning_rate) -> optax.GradientTransformation:
+def _optimiser(learning_rate) -> Any:
+    # Imported here, since it takes a tenth of a second and few need it.
+    import optax
+
     return optax.adam(learning_rate, b2=0.99)
 
 

@@ -63,6 +63,10 @@ class Method(eqx.Module):
         """Whether every site precision is PSD whatever the data."""
         return self.curvature.keeps_psd or (self.safeguard is not None and self.safeguard.keeps_psd)
 
+    def expects_psd(self, likelihood: Likelihood) -> bool:
+        """Whether site precisions are PSD, by the method or because log p(y | f) is concave in f."""
+        return self.keeps_psd or likelihood.log_concave
+
     @property
     def is_stationary(self) -> bool:
         """Whether the same sites always give the same proposal.

@@ -45,8 +45,12 @@ class Workspace(eqx.Module):
     """The prior mean of every position, (N, D)."""
 
     @abc.abstractmethod
-    def marginals(self, sites: Sites) -> Conditioned:
-        """Condition on sites, for one step of inference (`eq:global-update`)."""
+    def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
+        """Condition on sites, for one step of inference (`eq:global-update`).
+
+        With `psd`, site precisions are expected to be PSD: where one is not, the posterior counts as improper. That
+        makes the program smaller.
+        """
 
 
 class Posterior(eqx.Module):

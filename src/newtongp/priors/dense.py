@@ -84,13 +84,17 @@ class DenseWorkspace(Workspace):
     mean: Float[Array, "N D"]
     gram: Float[Array, "D N N"]
 
-    def marginals(self, sites: Sites) -> Conditioned:
+    def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         positive, negative = jax.vmap(linalg.signed_roots)(sites.precision)
 
         def of_factors(factors: _Factors):
             return _mean_and_covariance(self, sites, factors), factors.proper
 
-        (weights, shift, covariance, log_det), proper = _by_signature(self, positive, negative, of_factors)
+        if psd:
+            (weights, shift, covariance, log_det), proper = of_factors(_factorise(self, positive))
+            proper = proper & ~jnp.any(negative != 0.0)
+        else:
+            (weights, shift, covariance, log_det), proper = _by_signature(self, positive, negative, of_factors)
         return Conditioned(Gaussian(self.mean + shift, covariance), jnp.sum(shift * weights), log_det, proper)
 
 

@@ -221,7 +221,7 @@ class LinearWorkspace(Workspace):
     features: Float[Array, "N P"]
     mean: Float[Array, "N D"]
 
-    def marginals(self, sites: Sites) -> Conditioned:
+    def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         factor, whitened, shift = self.solve(sites)
         covariance = _covariances(factor.blocks(self.features.shape[1]), self.features)
         marginals = Gaussian(self.mean + shift, covariance)

@@ -47,8 +47,8 @@ class ChainWorkspace(Workspace):
         """λ − Λμ: what the sites ask for beyond the prior mean."""
         return sites.linear - jnp.sum(sites.precision * self.mean[:, None, :], axis=-1)
 
-    def marginals(self, sites: Sites) -> Conditioned:
-        smoothed = kalman.marginals(self.chain, sites.precision, self.tilt(sites))
+    def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
+        smoothed = kalman.marginals(self.chain, sites.precision, self.tilt(sites), psd)
         return Conditioned(
             Gaussian(self.mean + smoothed.mean, smoothed.covariance),
             jnp.sum(smoothed.mean * smoothed.weights),
