@@ -8,8 +8,9 @@
  *     matern32       one Matérn-3/2 process: state (f, f'), everything in scalars
  *     matern52       a sum of BLOCKS Matérn-5/2 processes: state (f, f', f'') each
  *     matern32_rts   as matern32, in the usual form: predict, update, Rauch-Tung-Striebel
+ *     matern52_usual as matern52, in the usual form: predict, update, keep all moments, Bryson-Frazier
  *
- * The first two are ordered for speed. The filter goes from prediction to prediction and carries C = P - P∞. With h
+ * The first two are ordered for speed, as far as their author could think. The filter goes from prediction to prediction and carries C = P - P∞. With h
  * the row that observes the state, A the transition and s = P h' / S the gain,
  *
  *     C⁺ = A C A' - w w' / S,   S = h P h' + r,   w = A P h':
@@ -32,7 +33,7 @@
 #define BLOCKS 1
 #endif
 
-enum { B = BLOCKS, D = 3 * B, EACH_RTS = 5, EACH_2 = 4, EACH_BLOCKS = D + 2 };
+enum { B = BLOCKS, D = 3 * B, EACH_RTS = 5, EACH_2 = 4, EACH_BLOCKS = D + 2, EACH_USUAL = D + D * D + 2 };
 
 /* The log determinant takes one logarithm for eight steps. */
 typedef struct {
@@ -56,7 +57,7 @@ static double log_likelihood(const Likelihood *seen, long n)
 
 long workspace(long n)
 {
-    const long small = 1 + EACH_RTS, large = B + EACH_BLOCKS; /* one decay a process, and what is kept */
+    const long small = 1 + EACH_RTS, large = B + EACH_USUAL; /* one decay a process, and what is kept */
     return n * (small > large ? small : large);
 }
 
@@ -337,6 +338,121 @@ double matern52(long n, const double *restrict gap, const double *restrict y, co
                 next[i][b] = times(&A, l, i, b);
         memcpy(l, next, sizeof l);
         carry(&A, C, nothing, 0);
+    }
+    return log_likelihood(&seen, n);
+}
+
+/* Sums of Matérn-5/2 in the usual form ------------------------------------------------------------------------ */
+
+/* out = A in A' for a block diagonal A. */
+static void congruence(double A[B][3][3], double (*restrict in)[D], double (*restrict out)[D])
+{
+    double half[D][D];
+    for (int b = 0; b < B; b++)
+        for (int i = 0; i < 3; i++)
+            for (int j = 0; j < D; j++)
+                half[3 * b + i][j] = A[b][i][0] * in[3 * b][j] + A[b][i][1] * in[3 * b + 1][j] + A[b][i][2] * in[3 * b + 2][j];
+    for (int i = 0; i < D; i++)
+        for (int b = 0; b < B; b++)
+            for (int j = 0; j < 3; j++)
+                out[i][3 * b + j] = half[i][3 * b] * A[b][j][0] + half[i][3 * b + 1] * A[b][j][1] + half[i][3 * b + 2] * A[b][j][2];
+}
+
+double matern52_usual(long n, const double *restrict gap, const double *restrict y, const double *restrict r,
+                      const double *restrict variance, const double *restrict lengthscale, double *restrict work,
+                      double *restrict mean, double *restrict var)
+{
+    double stationary[B][3][3] = {{{0}}}, A[B][3][3], rate[B], P[D][D] = {{0}}, predicted[D][D], m[D] = {0}, u[D];
+    Likelihood seen = {0, 1, 0};
+    for (int b = 0; b < B; b++) {
+        rate[b] = sqrt(5.0) / lengthscale[b];
+        const double second = rate[b] * rate[b] * variance[b] / 3;
+        stationary[b][0][0] = variance[b], stationary[b][1][1] = second;
+        stationary[b][0][2] = stationary[b][2][0] = -second, stationary[b][2][2] = 3 * second * rate[b] * rate[b];
+        for (int i = 0; i < 3; i++)
+            for (int j = 0; j < 3; j++)
+                P[3 * b + i][3 * b + j] = stationary[b][i][j];
+    }
+    for (long k = 0; k < n; k++) {
+        for (int b = 0; b < B; b++)
+            transition3(A[b], k > 0 ? gap[k] : 0, exp(k > 0 ? -rate[b] * gap[k] : 0), rate[b]);
+        for (int b = 0; b < B; b++)
+            for (int i = 0; i < 3; i++)
+                for (int j = 0; j < 3; j++)
+                    P[3 * b + i][3 * b + j] -= stationary[b][i][j];
+        congruence(A, P, predicted);
+        double column[D], S = r[k], expected = 0;
+        for (int b = 0; b < B; b++)
+            for (int i = 0; i < 3; i++) {
+                for (int j = 0; j < 3; j++)
+                    predicted[3 * b + i][3 * b + j] += stationary[b][i][j];
+                u[3 * b + i] = A[b][i][0] * m[3 * b] + A[b][i][1] * m[3 * b + 1] + A[b][i][2] * m[3 * b + 2];
+            }
+        for (int j = 0; j < D; j++) {
+            column[j] = 0;
+            for (int b = 0; b < B; b++)
+                column[j] += predicted[3 * b][j];
+        }
+        for (int b = 0; b < B; b++)
+            S += column[3 * b], expected += u[3 * b];
+        const double weight = 1 / S, v = y[k] - expected;
+        double *restrict kept = work + EACH_USUAL * k;
+        memcpy(kept, u, sizeof u), memcpy(kept + D, predicted, sizeof predicted);
+        kept[D + D * D] = v * weight, kept[D + D * D + 1] = weight;
+        observe(&seen, k, S, v * v * weight);
+        for (int i = 0; i < D; i++) {
+            m[i] = u[i] + column[i] * weight * v;
+            for (int j = 0; j < D; j++)
+                P[i][j] = predicted[i][j] - column[i] * weight * column[j];
+        }
+    }
+    double l[D] = {0}, L[D][D] = {{0}}, T[B][3][3];
+    for (long k = n - 1; k >= 0; k--) {
+        const double *restrict kept = work + EACH_USUAL * k;
+        const double(*restrict moments)[D] = (const double(*)[D])(kept + D);
+        const double vS = kept[D + D * D], weight = kept[D + D * D + 1];
+        double column[D], seen_column[D], inner = 0, square = 0, f = 0, spread = 0, quadratic = 0;
+        for (int j = 0; j < D; j++) {
+            column[j] = 0;
+            for (int b = 0; b < B; b++)
+                column[j] += moments[3 * b][j];
+        }
+        for (int i = 0; i < D; i++) {
+            seen_column[i] = 0;
+            for (int j = 0; j < D; j++)
+                seen_column[i] += L[i][j] * column[j];
+            seen_column[i] *= weight;
+        }
+        for (int i = 0; i < D; i++)
+            inner += column[i] * weight * l[i], square += column[i] * weight * seen_column[i];
+        for (int a = 0; a < B; a++) {
+            l[3 * a] -= inner + vS;
+            for (int j = 0; j < D; j++)
+                L[3 * a][j] -= seen_column[j], L[j][3 * a] -= seen_column[j];
+        }
+        for (int a = 0; a < B; a++)
+            for (int b = 0; b < B; b++)
+                L[3 * a][3 * b] += square + weight;
+        for (int i = 0; i < D; i++) {
+            double s = 0;
+            for (int j = 0; j < D; j++)
+                s += L[i][j] * column[j];
+            quadratic += s * column[i], f -= column[i] * l[i];
+        }
+        for (int b = 0; b < B; b++)
+            f += kept[3 * b], spread += column[3 * b];
+        mean[k] = f, var[k] = spread - quadratic;
+        double earlier[D], next[D][D];
+        for (int b = 0; b < B; b++) {
+            transition3(A[b], k > 0 ? gap[k] : 0, exp(k > 0 ? -rate[b] * gap[k] : 0), rate[b]);
+            for (int i = 0; i < 3; i++) {
+                earlier[3 * b + i] = A[b][0][i] * l[3 * b] + A[b][1][i] * l[3 * b + 1] + A[b][2][i] * l[3 * b + 2];
+                for (int j = 0; j < 3; j++)
+                    T[b][i][j] = A[b][j][i];
+            }
+        }
+        congruence(T, L, next);
+        memcpy(l, earlier, sizeof l), memcpy(L, next, sizeof L);
     }
     return log_likelihood(&seen, n);
 }

@@ -21,7 +21,7 @@ def prepare(task: dict) -> tuple[Measurements, dict]:
     dim, data = task["dim"], load(task)
     family = processes(dim)[0]
     library = compiled(blocks=max(dim // 3, 1))
-    names = [family, "matern32_rts"] if dim == 2 else [family]
+    names = [family, "matern32_rts" if dim == 2 else "matern52_usual"]
     few = {name: values[:CHECKED_ROWS] for name, values in data.items()}
     wanted = dense(dim, **few)
     measurements: Measurements = {}

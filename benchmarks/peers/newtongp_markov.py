@@ -1,5 +1,6 @@
 """This library: the filter and smoother alone, iterations of VI, the memory they take, and gradients."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -56,11 +57,14 @@ def in_order(rows: np.ndarray, data: dict) -> tuple[np.ndarray, np.ndarray]:
     return y, np.where(present, data["noise"][np.maximum(rows, 0)], np.inf)
 
 
+_for_good = contextlib.ExitStack()
+
+
 def use_plain_loops() -> None:
     """For the rest of this process, as where loops cannot be compiled as one kernel."""
-    from newtongp.kalman import loops
+    from newtongp.kalman import plain_loops
 
-    loops.plain_loops().__enter__()
+    _for_good.enter_context(plain_loops())
 
 
 # Tasks ------------------------------------------------------------------------------------------------------------

@@ -79,7 +79,7 @@ class MarkovGP(TemporalPrior):
         process = _process(self.kernel)
         pieces = self.pieces or kalman.choose_pieces(count, process.dimension, self.num_latents)
         times, rows, position = kalman.cut(x[order, 0], order, pieces)
-        in_order = pieces == 1 and np.array_equal(order, np.arange(count))
+        in_order = np.array_equal(rows, np.arange(count))
         return Place(_Inputs(times, position, pieces), None if in_order else rows)
 
     def as_one_piece(self) -> "MarkovGP":
