@@ -16,13 +16,15 @@ import numpy as np
 _OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
 
 
-def compiled(function: Callable, static_argnums: int | tuple[int, ...] = ()) -> Callable:
+def compiled(
+    function: Callable, static_argnums: int | tuple[int, ...] = (), donate_argnums: int | tuple[int, ...] = ()
+) -> Callable:
     """`jax.jit` for the large programs of the package; with `quickly=False` as XLA would by itself."""
 
     @functools.cache
     def build(options: bool) -> Any:
         given = _OPTIONS if options else None
-        return jax.jit(function, static_argnums=static_argnums, compiler_options=given)
+        return jax.jit(function, static_argnums=static_argnums, donate_argnums=donate_argnums, compiler_options=given)
 
     @functools.wraps(function)
     def call(*args: Any, quickly: bool = True) -> Any:

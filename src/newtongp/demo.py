@@ -72,7 +72,7 @@ def robust_regression(console: Console) -> Result:
     console.print(table)
     result = results["VI"]
     console.print("\n[bold]What VI found[/bold]")
-    for sentence in findings(result, noise, x, y, last=75.0):
+    for sentence in findings(result, noise, x, y, last=MILLISECONDS[-1]):
         console.print(f"- {sentence}")
     return result
 
@@ -288,6 +288,8 @@ def simulate(rows: int, seed: int = 0) -> tuple[Model, np.ndarray, np.ndarray, n
 
 # The figure -----------------------------------------------------------------------------------------
 
+MILLISECONDS = np.linspace(0.0, 75.0, 101)
+
 
 def draw(accelerations: Result, explosions: Result, path: Path) -> Path:
     """Both fits, one above the other."""
@@ -296,7 +298,7 @@ def draw(accelerations: Result, explosions: Result, path: Path) -> Path:
     figure = Figure(figsize=(9.0, 9.0), layout="constrained")
     above, below = figure.subplots(2)
 
-    plot_prediction(accelerations, *datasets.motorcycle(), np.linspace(0.0, 75.0, 101), ax=above)
+    plot_prediction(accelerations, *datasets.motorcycle(), MILLISECONDS, ax=above)
     above.set_xlabel("time after impact, ms")
     above.set_ylabel("acceleration of the head, g")
     above.set_title("Motorcycle data: Matérn-5/2 Gaussian process, Student-t noise, VI", loc="left")

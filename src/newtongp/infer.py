@@ -38,7 +38,6 @@ _MANY = 2**18
 """Rows from which on memory is worth a thought."""
 _MANY_NODES = 2**14
 """Rows from which on nodes for all of them at once do not fit in any cache."""
-_NOT_EVEN_THE_START = -2
 
 _START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
 
@@ -241,7 +240,7 @@ def _report(loop: _Loop) -> _Report:
     return _Report(point.sites, point.marginals, point.energy, point.largest, loop.steps, loop.status, loop.history)
 
 
-@functools.partial(compiled, static_argnums=4)
+@functools.partial(compiled, static_argnums=4, donate_argnums=3)
 def _infer(problem: Problem, method, step: Step, sites: Sites, capacity: int, until: Any, tol: Any) -> _Report:
     """From sites to the end in one program, which keeps nothing that is not asked for."""
     return _report(_run(problem, method, step, _begin(problem, method, step, sites, capacity), until, tol))
@@ -311,8 +310,7 @@ class Run:
         latents = self.model.prior.num_latents
         initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
         positions = self.problem.observed.shape[0]
-        nowhere = jnp.zeros((positions, latents))
-        yield _holding(nowhere, initial)
+        yield _holding(jnp.zeros((positions, latents)), initial)
         for precision in _START_PRECISIONS:
             if precision > initial:
                 yield _holding(self.problem.workspace.mean, precision)
@@ -340,13 +338,10 @@ class Run:
         """From the start to the end at once."""
         in_blocks = _in_blocks(self.problem, local_rule(self.method))
 
-        def attempt(sites: Sites, until: int = until) -> _Report:
+        def attempt(sites: Sites) -> _Report:
             return _infer(self.problem, self.method, self.step, sites, capacity, until, self.tol, quickly=not in_blocks)
 
         if self.problem.observed.shape[0] > _MANY:
-            # Compile first, and give back what that needed before the arrays of the loop are made.
-            give_back_memory()
-            attempt(next(self._starts()), _NOT_EVEN_THE_START)
             give_back_memory()
         return self._first_sound(attempt)
 

@@ -7,6 +7,7 @@ information filter and what needs it, and `loops` makes XLA compile a loop as on
 
 from .chain import Chain, block_diagonal, choose_pieces, cut, from_time, make_chain, observation_rows, time_of, to_time
 from .loops import plain_loops
+from .normaliser import log_normaliser
 from .paths import draw_paths, forward, joint_covariance
 from .recursions import Step, predict_step, update_step
 from .scalar_sites import scalar_sites
@@ -24,6 +25,7 @@ __all__ = [
     "forward",
     "from_time",
     "joint_covariance",
+    "log_normaliser",
     "make_chain",
     "marginals",
     "marginals_and_states",

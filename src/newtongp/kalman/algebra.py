@@ -158,6 +158,18 @@ class Form(eqx.Module):
         """F + s v wᵀ."""
 
     @abc.abstractmethod
+    def product(self, symmetric: Matrix, matrix: Matrix) -> Matrix:
+        """P F for a symmetric P and any matrix F."""
+
+    @abc.abstractmethod
+    def pair(self, matrix: Matrix, step: Any) -> Number:
+        """Σᵢⱼ Fᵢⱼ Aᵢⱼ for any matrix F and a transition in blocks."""
+
+    @abc.abstractmethod
+    def pair_symmetric(self, symmetric: Matrix, step: Any) -> Number:
+        """Σᵢⱼ Pᵢⱼ Qᵢⱼ for a symmetric P and a noise in blocks."""
+
+    @abc.abstractmethod
     def downdate(self, symmetric: Matrix, gain: Number, shrink: Number, vector: Vector, direction: Vector) -> Matrix:
         """P − g v vᵀ with v = P h and g = w / (1 + w hᵀPh), given also 1 / (1 + w hᵀPh)."""
 
@@ -342,6 +354,23 @@ class Unrolled(Form):
             [_plus(entry, _times(scaled[i], right[j])) for j, entry in enumerate(row)] for i, row in enumerate(matrix)
         ]
 
+    def product(self, symmetric, matrix):
+        columns = [list(column) for column in zip(*matrix, strict=True)]
+        return [[_dot(row, column) for column in columns] for row in symmetric]
+
+    def pair(self, matrix, step):
+        return _sum(_dot(row, other) for row, other in zip(matrix, self.matrix(step), strict=True))
+
+    def pair_symmetric(self, symmetric, step):
+        return self.pair(symmetric, self._rows_of(step))
+
+    def _rows_of(self, step):
+        full = self.symmetric(step)
+        return tuple(
+            tuple(tuple(full[offset + i][offset : offset + size]) for i in range(size))
+            for offset, size in zip(self.offsets, self.sizes, strict=True)
+        )
+
     def downdate(self, symmetric, gain, shrink, vector, direction):
         scaled = self.scale(gain, vector)
         lowered = self._mirror(lambda i, j: _minus(symmetric[i][j], _times(scaled[i], vector[j])))
@@ -522,6 +551,15 @@ class Arrays(Form):
     def rank_one_general(self, matrix, scale, left, right):
         scaled = self.scale(scale, left)
         return matrix + scaled[..., :, None] * right[..., None, :]
+
+    def product(self, symmetric, matrix):
+        return symmetric @ matrix
+
+    def pair(self, matrix, step):
+        return jnp.sum(matrix * self.full(step), axis=(-1, -2))
+
+    def pair_symmetric(self, symmetric, step):
+        return self.pair(symmetric, step)
 
     def downdate(self, symmetric, gain, shrink, vector, direction):
         return self.rank_one(symmetric, -gain, vector)

@@ -57,7 +57,7 @@ def marginals(
     elements = elements_of(chain, steps)
     last, filtered = run_filter(chain, steps, elements)
     smoothed, _ = run_smoother(chain, steps, elements, last, filtered, states=False)
-    return _collect(chain, steps, filtered, smoothed, psd)
+    return collect(chain, steps, filtered, smoothed, psd)
 
 
 def marginals_and_states(
@@ -71,7 +71,7 @@ def marginals_and_states(
     smoothed, (vector, matrix) = run_smoother(chain, steps, elements, last, filtered, states=True)
     joined = States(form.join_vector(mean), form.join(covariance), form.join_vector(vector), form.join(matrix))
     flat = jax.tree.map(lambda leaf: flatten(leaf, chain.pieces), joined)
-    return _collect(chain, steps, filtered, smoothed), flat
+    return collect(chain, steps, filtered, smoothed), flat
 
 
 def predicted(
@@ -131,11 +131,14 @@ def run_smoother(
         return earlier, (marginal, here if states else None)
 
     start = ends(chain, elements, last)
-    needed = steps._replace(noise=None)
+    # Nothing that the loop does not use: XLA ends the process at an argument that a whole loop ignores.
+    needed = steps._replace(noise=None, linear=None)
     return loops.scan(body, start, (needed, filtered), reverse=True, whole=form.whole)[1]
 
 
-def _collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: bool = False) -> Smoothed:
+def collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: bool = False) -> Smoothed:
+    """What the loops gave, one entry a position."""
+
     def stack(entries):
         return jnp.stack([flatten(entry, chain.pieces) for entry in entries], axis=-1)
 
