@@ -16,7 +16,7 @@ endif
 .NOTPARALLEL:
 
 help:
-	@echo "make demo       robust regression on the motorcycle data; writes a figure to $(OUT)/"
+	@echo "make demo       robust regression and counts over time; writes a figure to $(OUT)/"
 	@echo "make test       tests and doctests without the slow ones (SLOW=1: all)"
 	@echo "make test-slow  the slow tests only"
 	@echo "make lint       ruff check, ruff format --check, pyright"

@@ -36,8 +36,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="command")
     demo = commands.add_parser(
         "demo",
-        help="fit the motorcycle data robustly, compare three methods, and draw the result",
-        description="Fit the motorcycle data robustly, compare three methods, and draw the result.",
+        help="fit motorcycle data robustly and counts over time, compare methods, and draw the result",
+        description="Fit motorcycle data robustly and counts over time, compare methods, and draw the result.",
     )
     demo.add_argument("--out", default="demo", metavar="DIR", help="where the figure goes (default: demo)")
     return parser

@@ -16,6 +16,7 @@ from .methods.presets import VI, Newton, PowerEP
 from .methods.rule import Method
 from .model import Model
 from .plotting import plot_conditional_mean, plot_prediction, require_matplotlib
+from .precision import in_double
 from .priors.dense import GP
 from .priors.markov import MarkovGP
 from .results import Result
@@ -273,13 +274,11 @@ def simulate(rows: int, seed: int = 0) -> tuple[Model, np.ndarray, np.ndarray, n
     """A model, times 0, 1, 2, …, counts that were drawn from it, and the f that they were drawn with."""
     kernel = kernels.Matern32(lengthscale=50.0)
     (block,) = kernel.blocks()
-    transition = np.asarray(block.transition(0.0, 1.0), dtype=float)
-    stationary = np.asarray(block.covariance(0.0), dtype=float)
-    pushes = np.linalg.cholesky(stationary - transition @ stationary @ transition.T)
+    transition, noise = (np.asarray(in_double(matrix)(0.0, 1.0)) for matrix in (block.transition, block.noise))
     rng = np.random.default_rng(seed)
     states = np.empty((rows, 2))
-    states[0] = np.linalg.cholesky(stationary) @ rng.normal(size=2)
-    for row, push in enumerate(rng.normal(size=(rows - 1, 2)) @ pushes.T):
+    states[0] = rng.multivariate_normal(np.zeros(2), np.asarray(block.covariance(0.0)))
+    for row, push in enumerate(rng.multivariate_normal(np.zeros(2), noise, size=rows - 1)):
         states[row + 1] = transition @ states[row] + push
     f = states[:, 0]
     model = Model(MarkovGP(kernel), likelihoods.Poisson())

@@ -445,7 +445,7 @@ def _with_progress(run: Run, capacity: int, max_steps: int) -> _Report:
     with Progress(*columns) as bar:
         task = bar.add_task("inference", total=max_steps)
         loop = run.begin(capacity)
-        while loop.status == Status.RUNNING.value and loop.steps < max_steps:
+        while int(loop.status) == Status.RUNNING.value and int(loop.steps) < max_steps:
             loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps))
             energy = float(loop.point.energy)
             bar.update(task, completed=int(loop.steps), description=f"inference, energy {energy:.4g}")
@@ -506,7 +506,7 @@ def _start(model, x, y, method, step, sites, tol) -> tuple[Run, _Loop]:
 
 def _states(run: Run, loop: _Loop) -> Iterator[State]:
     advance = in_double(run.advance)
-    while loop.status == Status.RUNNING.value:
+    while int(loop.status) == Status.RUNNING.value:
         before = int(loop.steps)
         loop = advance(loop, before + 1)
         if int(loop.steps) > before:

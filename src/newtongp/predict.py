@@ -316,7 +316,6 @@ def _draw_outputs(likelihood, key: Any, latents: Float[Array, "n M D"]) -> Float
 
 # Quantiles: a search on the predictive distribution function -------------------------------------
 
-_BISECTIONS = 54
 _MOST_TRIALS = 120
 _REACH = 700.0
 """exp of more overflows."""
@@ -338,10 +337,21 @@ def _quantiles(likelihood, cubature, latent, probabilities) -> Float[Array, "Q M
             return weights @ jax.vmap(lambda f: jnp.exp(row_log_prob(likelihood, y[None], f)))(nodes)
 
         if support.integer:
-            return jax.vmap(lambda p: _integer_quantile(cdf, p, support))(probabilities)
+            centre, spread = _centre_and_spread(likelihood, nodes, weights)
+            return jax.vmap(lambda p: _integer_quantile(cdf, p, support, centre, spread))(probabilities)
         return jax.vmap(lambda p: _real_quantile(cdf, density, p, support))(probabilities)
 
     return _over_rows(likelihood, row, latent).T
+
+
+def _centre_and_spread(likelihood, nodes, weights):
+    """The mean and standard deviation of y, or NaN where the likelihood does not know its moments."""
+    if likelihood.moments_problem() is not None:
+        return jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
+    means = jax.vmap(lambda f: row_mean(likelihood, f)[0])(nodes)
+    noises = jax.vmap(lambda f: row_covariance(likelihood, f)[0, 0])(nodes)
+    centre = weights @ means
+    return centre, jnp.sqrt(weights @ (noises + (means - centre) ** 2))
 
 
 def _real_quantile(cdf, density, p, support):
@@ -378,15 +388,24 @@ def _real_quantile(cdf, density, p, support):
     return to_y(jax.lax.while_loop(unfinished, refine, start)[2])
 
 
-def _integer_quantile(cdf, p, support):
-    """The smallest integer with cdf ≥ p, by bisection between the ends of the support."""
-    lower, upper = support.lower, min(support.upper, _LARGEST_COUNT)
+def _integer_quantile(cdf, p, support, centre, spread):
+    """The smallest integer with cdf ≥ p, by bisection.
 
-    def halve(_, bounds):
+    It is within spread · √(p/(1−p)) above the mean and spread · √((1−p)/p) below it (Cantelli's inequality), which
+    leaves a few integers to search; where the moments are not good enough for that, all of the support.
+    """
+    lowest, highest = support.lower - 1.0, min(support.upper, _LARGEST_COUNT)
+    guess = jnp.floor(centre - 1.1 * spread * jnp.sqrt((1.0 - p) / p)) - 2.0
+    low = jnp.where(jnp.isfinite(guess), jnp.clip(guess, lowest, highest), lowest)
+    low = jnp.where(cdf(low) < p, low, lowest)
+    guess = jnp.ceil(centre + 1.1 * spread * jnp.sqrt(p / (1.0 - p))) + 2.0
+    high = jnp.where(jnp.isfinite(guess), jnp.clip(guess, lowest, highest), highest)
+    high = jnp.where(cdf(high) >= p, high, highest)
+
+    def halve(bounds):
         low, high = bounds
         middle = jnp.floor(0.5 * (low + high))
         above = cdf(middle) >= p
         return jnp.where(above, low, middle), jnp.where(above, middle, high)
 
-    bounds = (jnp.asarray(lower - 1.0), jnp.asarray(upper))
-    return jax.lax.fori_loop(0, _BISECTIONS, halve, bounds)[1]
+    return jax.lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1.0, halve, (low, high))[1]

@@ -113,7 +113,7 @@ def test_covariance_is_that_of_the_kernel(name):
 
 @pytest.mark.parametrize("name", ALL)
 def test_two_steps_are_one(name):
-    for transition, noise, _, end in discretised(name)[0]:
+    for transition, noise, *_ in discretised(name)[0]:
         first, second, whole = transition
         np.testing.assert_allclose(second @ first, whole, rtol=1e-12, atol=1e-12 * np.max(np.abs(whole)))
         both = sandwich(second, noise[0]) + noise[1]
@@ -196,7 +196,6 @@ def test_derivatives_in_hyperparameters(name):
         )
 
     at, forward, reverse, upper, lower = jax.tree.map(np.asarray, everything(flat))
-    steps = 2e-6 * np.abs(np.asarray(flat))
     gradient = np.zeros(flat.size)
     for block, jacobians, above, below in zip(at, forward, upper, lower, strict=True):
         for index, (value, jacobian, high, low) in enumerate(zip(block, jacobians, above, below, strict=True)):
@@ -208,6 +207,22 @@ def test_derivatives_in_hyperparameters(name):
     np.testing.assert_allclose(reverse, gradient, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["Matern12", "Matern32", "Matern72", "RBF"])
+def test_second_derivatives_in_the_lengthscale(name):
+    ends = np.concatenate([[0.0], np.logspace(-6.0, 1.0, 12)])
+
+    def values(lengthscale):
+        (block,) = type(ALL[name])(lengthscale).blocks()
+        return [
+            jax.vmap(lambda end, method=method: method(0.0, end))(ends) for method in (block.transition, block.noise)
+        ]
+
+    slope = jax.jacfwd(values)
+    second, upper, lower = jax.jit(lambda at: (jax.jacrev(slope)(at), slope(at + 1e-5), slope(at - 1e-5)))(0.8)
+    for found, high, low in zip(second, upper, lower, strict=True):
+        np.testing.assert_allclose(found, (high - low) / 2e-5, rtol=1e-6, atol=1e-7)
+
+
 # Approximations -------------------------------------------------------------------------------
 
 
@@ -217,7 +232,7 @@ def implied_covariance(kernel, lags):
     def one(lag):
         return sum((block.transition(0.0, lag) @ block.covariance(0.0))[0, 0] for block in kernel.blocks())
 
-    return jax.jit(jax.vmap(one))(lags)
+    return np.asarray(jax.jit(jax.vmap(one))(lags))
 
 
 @pytest.mark.parametrize("order", RBF_ORDERS)
@@ -227,10 +242,10 @@ def test_error_of_rbf_is_as_stated(order):
     stated = dict(zip(map(int, orders.split(" | ")), map(float, errors.split(" | ")), strict=True))[order]
     lags = np.concatenate([np.linspace(0.0, 8.0, 4001), [20.0, 1e3, 1e6]])
     error = np.max(np.abs(implied_covariance(kernels.RBF(order=order), lags) - np.exp(-0.5 * lags**2)))
-    assert error == pytest.approx(stated, rel=0.02)
+    assert 0.95 * stated < error <= stated
 
 
-@pytest.mark.parametrize(("lengthscale", "harmonics"), [(1.0, 3), (1.0, 10), (0.5, 5), (0.5, 10), (0.25, 10), (3.0, 0)])
+@pytest.mark.parametrize(("lengthscale", "harmonics"), [(1.0, 3), (0.5, 5), (0.25, 10), (3.0, 0)])
 def test_truncation_error_of_periodic(lengthscale, harmonics):
     kernel = kernels.Periodic(1.3, lengthscale, 1.7, harmonics)
     lags = np.linspace(0.0, 1.3, 101)
@@ -251,10 +266,14 @@ def test_how_many_harmonics_are_enough_is_as_stated(lengthscale):
     assert kernels.Periodic(lengthscale=lengthscale, harmonics=harmonics).truncation_error() < 2e-5
 
 
+@jax.jit
+def bessel_and_slope(z):
+    return jax.jvp(lambda z: scaled_bessel(60, z), (z,), (1.0,))
+
+
 @pytest.mark.parametrize("z", [1e-6, 0.01, 0.3, 1.0, 7.0, 60.0, 1e3, 1e5])
 def test_bessel_functions(z):
-    # SciPy's own lose digits for high orders, hence the recurrence from far above, which forgets its start.
-    values, slopes = jax.jit(lambda z: jax.jvp(lambda z: scaled_bessel(60, z), (z,), (1.0,)))(z)
+    values, slopes = bessel_and_slope(z)
     np.testing.assert_allclose(values, ive(np.arange(60), z), rtol=1e-12)
     expected = 0.5 * (ive(np.arange(-1, 59), z) + ive(np.arange(1, 61), z)) - ive(np.arange(60), z)
     np.testing.assert_allclose(slopes, expected, rtol=1e-8, atol=1e-13)
@@ -298,5 +317,5 @@ def test_linear_sde_in_a_kernel_of_ones_own():
 
     lags = np.linspace(0.0, 9.0, 50)
     for kernel in (Resonance(), Resonance() * M32):
-        exact = jax.vmap(lambda lag, kernel=kernel: kernel.evaluate(np.zeros(1), lag[None]))(lags)
+        exact = kernels.gram(kernel, jnp.zeros((1, 1)), jnp.asarray(lags)[:, None])[0]
         np.testing.assert_allclose(implied_covariance(kernel, lags), exact, rtol=0.0, atol=1e-13)

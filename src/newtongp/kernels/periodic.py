@@ -28,8 +28,8 @@ class Periodic(Kernel):
     0.1353
     >>> round(float(k.evaluate(jnp.zeros(1), 2.0 * jnp.ones(1))), 4)
     1.0
-    >>> [f"{Periodic(lengthscale=0.5, harmonics=n).truncation_error():.0e}" for n in (5, 10)]
-    ['8e-03', '3e-06']
+    >>> print(f"{Periodic(lengthscale=0.5, harmonics=10).truncation_error():.0e}")
+    3e-06
     """
 
     period: Any = hyperparameter("period", 1.0)
