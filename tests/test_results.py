@@ -100,8 +100,10 @@ def test_the_objective_of_backtracking_never_rises():
 def test_progress_shows_a_bar_and_changes_nothing(capsys):
     shown, quiet = infer(progress=True), infer()
     assert "inference" in capsys.readouterr().out
-    assert (shown.energy, shown.steps, shown.status) == (quiet.energy, quiet.steps, quiet.status)
-    np.testing.assert_array_equal(shown.history.energy, quiet.history.energy)
+    # Not the same program, so rounding may differ.
+    assert shown.energy == pytest.approx(quiet.energy, rel=1e-12)
+    assert (shown.steps, shown.status) == (quiet.steps, quiet.status)
+    np.testing.assert_allclose(shown.history.energy, quiet.history.energy, rtol=1e-12)
 
 
 def test_a_result_says_what_it_is():
