@@ -200,6 +200,16 @@ class Result:
 
         return predict.one_step_ahead(self)
 
+    def states(self, x: Any) -> Gaussian:
+        """The smoothed states at any inputs, for priors in time: mean (M, d), covariance (M, d, d).
+
+        A `MarkovGP` has the latents with their derivatives, or the like, as deviations from the prior mean; a
+        `StateSpaceModel` has its own states.
+        """
+        from . import predict
+
+        return predict.states(self, x)
+
     @functools.cached_property
     def posterior(self) -> Posterior:
         """q(f): marginals at the data in the order of its rows, and what is needed to predict anywhere."""

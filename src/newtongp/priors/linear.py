@@ -38,7 +38,7 @@ class LinearModel(Prior):
 
     >>> import newtongp as ng
     >>> x = [[1.0, -2.0], [1.0, -1.0], [1.0, 1.0], [1.0, 2.0]]  # a column of ones and one covariate
-    >>> model = ng.Model(LinearModel([100.0, 1.0]), ng.likelihoods.Bernoulli())  # logistic regression
+    >>> model = ng.Model(LinearModel([100.0, 1.0]), ng.likelihoods.Bernoulli("logit"))  # logistic regression
     >>> result = ng.infer(model, x, [0, 0, 1, 1], ng.Newton())
     >>> result.posterior.weights.mean.shape, result.posterior.weights.covariance.shape
     ((2,), (2, 2))
