@@ -25,6 +25,10 @@ class Cubature(eqx.Module):
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         """Nodes (S, dimension) and weights (S,) for the standard normal."""
 
+    def root(self, covariance: Float[Array, "D D"]) -> Float[Array, "D D"]:
+        """The L with LLᵀ = C that takes the nodes to a Gaussian: lower triangular unless the rule wants another."""
+        return linalg.small_root(covariance)
+
 
 class GaussHermite(Cubature):
     """The product Gauss-Hermite rule, exact for polynomials of degree 2·order − 1 in each latent.
@@ -116,12 +120,46 @@ class PointRule(Cubature):
         return np.zeros((1, dimension)), np.ones(1)
 
 
-def default_cubature(dimension: int) -> Cubature:
+class PartwiseRule(Cubature):
+    """One rule for some of the latents, and another for the rest given those.
+
+    >>> PartwiseRule((1,), GaussHermite(20), Unscented(3)).rule(2)[0].shape
+    (40, 2)
+    """
+
+    first: tuple[int, ...] = eqx.field(static=True)
+    first_rule: Cubature
+    rest_rule: Cubature
+
+    def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        order = self._order(dimension)
+        ours, our_weights = self.first_rule.rule(len(self.first))
+        theirs, their_weights = self.rest_rule.rule(dimension - len(self.first))
+        nodes = np.empty((len(our_weights) * len(their_weights), dimension))
+        nodes[:, order[: len(self.first)]] = np.repeat(ours, len(their_weights), axis=0)
+        nodes[:, order[len(self.first) :]] = np.tile(theirs, (len(our_weights), 1))
+        return nodes, np.outer(our_weights, their_weights).ravel()
+
+    def root(self, covariance: Float[Array, "D D"]) -> Float[Array, "D D"]:
+        """Such that the first latents depend on their own part of z alone."""
+        order = np.asarray(self._order(covariance.shape[0]))
+        position = np.argsort(order)
+        return linalg.small_root(covariance[order][:, order])[position][:, position]
+
+    def _order(self, dimension: int) -> list[int]:
+        return [*self.first, *(k for k in range(dimension) if k not in self.first)]
+
+
+def default_cubature(dimension: int, density: bool = False) -> Cubature:
     """What is used where a method names no rule and the likelihood has no closed form.
 
-    Gauss-Hermite with 20 nodes a latent while the product rule stays small, unscented above.
+    Product Gauss-Hermite rules up to four latents: 20 nodes each for one or two, 8 for three, 5 for four. Above, the
+    unscented rule of order 5; or of order 3 where a density is integrated, whose average must not turn negative
+    and may do so with the negative weights of order 5.
     """
-    return GaussHermite(20) if dimension <= 2 else Unscented(5)
+    if dimension <= 4:
+        return GaussHermite({3: 8, 4: 5}.get(dimension, 20))
+    return Unscented(3 if density else 5)
 
 
 def nodes_and_weights(
@@ -129,7 +167,7 @@ def nodes_and_weights(
 ) -> tuple[Float[Array, "S D"], Float[Array, " S"], Float[Array, "S D"], Float[Array, "D D"]]:
     """Nodes for this Gaussian, weights, the standard nodes they come from, and the root L."""
     standard, weights = cubature.rule(gaussian.mean.shape[-1])
-    root = linalg.small_root(gaussian.covariance)
+    root = cubature.root(gaussian.covariance)
     nodes = gaussian.mean[None, :] + jnp.asarray(standard) @ root.T
     return nodes, jnp.asarray(weights), jnp.asarray(standard), root
 

@@ -8,6 +8,7 @@ import numpy as np
 from .gaussian import Sites
 from .likelihoods import support as supports
 from .likelihoods.base import Likelihood, rows_given
+from .likelihoods.partial import PartlyObserved, partly_problem
 from .model import Model
 from .precision import NotRealError, as_real
 from .times import Clock, MixedError, as_clock, read_times
@@ -21,6 +22,12 @@ class Data(NamedTuple):
     x: np.ndarray
     y: np.ndarray
     observed: np.ndarray
+    seen: np.ndarray | None = None
+    """Which outputs of each row are observed, where some rows have only part of theirs."""
+
+    def likelihood(self, whole: Likelihood) -> Likelihood:
+        """The likelihood of what was observed."""
+        return whole if self.seen is None else PartlyObserved(whole, self.seen)
 
 
 def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
@@ -89,20 +96,22 @@ def _read_times(x: Any, model: Model, name: str) -> np.ndarray | None:
 
 
 def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y")) -> Data:
-    """x and y as arrays that fit each other and the model; NaN in y is a missing row."""
+    """x and y as arrays that fit each other and the model; NaN in y is missing."""
     inputs = read_inputs(x, model, names[0])
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
     _check_row_parameters(model.likelihood, inputs.shape[0])
-    missing = np.isnan(outputs)
-    observed = ~np.any(missing, axis=1)
-    partly = np.flatnonzero(~observed & ~np.all(missing, axis=1))
-    if partly.size:
-        raise ValueError(
-            f"{names[1]} has rows with some outputs missing and some not, first row {partly[0]}: a row can only be "
-            "missing as a whole; set all of its outputs to NaN to leave it out"
-        )
+    seen = ~np.isnan(outputs)
+    observed = np.any(seen, axis=1)
     _check_support(outputs, model.likelihood, names[1])
-    return Data(inputs, np.where(observed[:, None], outputs, _stand_in(outputs[observed], model.likelihood)), observed)
+    filled = np.where(observed[:, None], outputs, _stand_in(outputs[np.all(seen, axis=1)], model.likelihood))
+    partly = np.flatnonzero(observed & ~np.all(seen, axis=1))
+    if partly.size == 0:
+        return Data(inputs, filled, observed)
+    problem = partly_problem(model.likelihood)
+    if problem is not None:
+        where = f"{names[1]} has rows with some outputs missing and some not, first row {partly[0]}"
+        raise ValueError(f"{where}: {problem}")
+    return Data(inputs, np.where(np.isnan(filled), 0.0, filled), observed, seen)
 
 
 def _stand_in(observed: np.ndarray, likelihood: Likelihood) -> np.ndarray:

@@ -156,6 +156,13 @@ def small_solve_psd(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) ->
     return small_solve_lower_transposed(factor, small_solve_lower(factor, right))
 
 
+def small_normal_log_density(residual: Float[Array, " D"], covariance: Float[Array, "D D"]) -> Float[Array, ""]:
+    """log N(residual | 0, covariance), for a small positive definite covariance."""
+    pivots, factor = small_pivots_and_root(covariance)
+    white = small_solve_lower(factor, residual)
+    return -0.5 * (residual.shape[0] * np.log(2.0 * np.pi) + jnp.sum(jnp.log(pivots)) + jnp.sum(white**2))
+
+
 @jax.custom_jvp
 def signed_roots(
     matrix: Float[Array, "D D"],

@@ -18,7 +18,6 @@ from .likelihoods.base import (
     row_axes,
     row_cdf,
     row_covariance,
-    row_log_expected_power,
     row_log_prob,
     row_mean,
     row_sample,
@@ -26,7 +25,8 @@ from .likelihoods.base import (
     with_row_parameters,
 )
 from .linalg import outer
-from .methods.expectation import log_expected_density, rule_or_default
+from .methods.expectation import log_expected_density
+from .methods.nodes import moment_rule
 from .model import Model
 from .precision import NotRealError, as_real, in_double, to_host
 from .priors.temporal import TemporalPosterior
@@ -111,7 +111,7 @@ def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     model = Model(result.model.prior, likelihood)
     read = data_room.read_data(x, y_new, model, ("x_new", "y_new"))
-    values = _log_densities(likelihood, _cubature(result), _latent(result, x), read.y)
+    values = _log_densities(read.likelihood(likelihood), _cubature(result), _latent(result, x), read.y)
     return np.where(read.observed, np.asarray(values), np.nan)
 
 
@@ -140,7 +140,8 @@ def leave_one_out(result: Result) -> np.ndarray:
     cavities, proper = to_host(_cavities(result.marginals, result.sites))
     observed = result.data.observed & proper
     safe = jax.tree.map(lambda a, b: np.where(_like(observed, a), a, b), cavities, result.marginals)
-    values = _log_densities(result.model.likelihood, _cubature(result), safe, result.data.y)
+    likelihood = result.data.likelihood(result.model.likelihood)
+    values = _log_densities(likelihood, _cubature(result), safe, result.data.y)
     return np.where(observed, np.asarray(values), np.nan)
 
 
@@ -157,15 +158,27 @@ def _cavities(marginals: Gaussian, sites: Sites) -> Any:
 @in_double
 def one_step_ahead(result: Result) -> np.ndarray:
     """log E[p(yₙ | fₙ)] under what the rows before predict."""
+    latent = to_host(_in_time(result, "one_step_ahead").one_step_ahead())
+    likelihood = result.data.likelihood(result.model.likelihood)
+    values = _log_densities(likelihood, _cubature(result), latent, result.data.y)
+    return np.where(result.data.observed, np.asarray(values), np.nan)
+
+
+def states(result: Result, x: Any) -> Gaussian:
+    """The smoothed states at any inputs."""
+    posterior = _in_time(result, "states")
+    inputs = data_room.read_inputs(x, result.model)
+    with _explained("x"):
+        return posterior.states(inputs)
+
+
+def _in_time(result: Result, asked: str) -> TemporalPosterior:
     posterior = result.posterior
     if not isinstance(posterior, TemporalPosterior):
         raise ValueError(
-            "one_step_ahead needs a prior in time, MarkovGP or StateSpaceModel, got "
-            f"{type(result.model.prior).__name__}"
+            f"{asked} needs a prior in time, MarkovGP or StateSpaceModel, got {type(result.model.prior).__name__}"
         )
-    latent = to_host(posterior.one_step_ahead())
-    values = _log_densities(result.model.likelihood, _cubature(result), latent, result.data.y)
-    return np.where(result.data.observed, np.asarray(values), np.nan)
+    return posterior
 
 
 def as_key(key: Any) -> Any:
@@ -236,8 +249,8 @@ def _cubature(result: Result) -> Cubature | None:
     return None if isinstance(rule, PointRule) else rule
 
 
-def _rule(cubature: Cubature | None, latents: int, fine: _FineRule) -> Cubature:
-    return fine if latents == 1 else rule_or_default(cubature, latents)
+def _rule(cubature: Cubature | None, likelihood: Likelihood, fine: _FineRule) -> Cubature:
+    return fine if likelihood.num_latents == 1 else moment_rule(likelihood, cubature)
 
 
 def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
@@ -280,7 +293,7 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian):
     """E[y] = E[E[y|f]] and Cov[y] = E[Cov[y|f]] + Cov[E[y|f]]."""
 
     def row(likelihood, gaussian):
-        rule = _rule(cubature, gaussian.mean.shape[0], _FOR_DENSITIES)
+        rule = _rule(cubature, likelihood, _FOR_DENSITIES)
         nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
         means = jax.vmap(lambda f: row_mean(likelihood, f))(nodes)
         noises = jax.vmap(lambda f: row_covariance(likelihood, f))(nodes)
@@ -295,10 +308,9 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian):
 @jax.jit
 def _log_densities(likelihood, cubature, latent: Gaussian, y: Float[Array, "M P"]) -> Float[Array, " M"]:
     def row(likelihood, gaussian, y):
-        closed = row_log_expected_power(likelihood, y, gaussian.mean, gaussian.covariance, 1.0)
-        if closed is not None:
-            return closed
-        return log_expected_density(likelihood, y, gaussian, _rule(cubature, gaussian.mean.shape[0], _FOR_DENSITIES))
+        # Where only one latent needs nodes, our own rule is finer than the method's.
+        few = likelihood.num_latents - len(likelihood.linear_latents) <= 1
+        return log_expected_density(likelihood, y, gaussian, None if few else cubature, fine=_FOR_DENSITIES)
 
     return _over_rows(likelihood, row, latent, y)
 
@@ -327,7 +339,7 @@ def _quantiles(likelihood, cubature, latent, probabilities) -> Float[Array, "Q M
     support = likelihood.support
 
     def row(likelihood, gaussian):
-        rule = _rule(cubature, gaussian.mean.shape[0], _FOR_QUANTILES)
+        rule = _rule(cubature, likelihood, _FOR_QUANTILES)
         nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
 
         def cdf(y):

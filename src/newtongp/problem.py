@@ -4,7 +4,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
@@ -50,8 +49,8 @@ class Order:
     def likelihood(self, likelihood: Likelihood) -> Likelihood:
         """The likelihood with its row parameters moved."""
         for name in rows_given(likelihood):
-            moved = self.positions(np.asarray(getattr(likelihood, name)))
-            likelihood = eqx.tree_at(lambda lik, n=name: getattr(lik, n), likelihood, moved)
+            moved = self.positions(np.asarray(likelihood.row_parameter(name)))
+            likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, moved)
         return likelihood
 
     def rows(self, tree: Any) -> Any:
@@ -69,9 +68,9 @@ class Setup:
         self.order = Order(place.rows, self.data.x.shape[0])
         self.problem = Problem(
             _prepare(model.prior, place.inputs),
-            self.order.likelihood(model.likelihood),
-            jnp.asarray(self.order.positions(self.data.y)),
-            jnp.asarray(self.order.positions(self.data.observed, fill=False)),
+            self.order.likelihood(self.data.likelihood(model.likelihood)),
+            jax.device_put(self.order.positions(self.data.y)),
+            jax.device_put(self.order.positions(self.data.observed, fill=False)),
         )
 
 

@@ -42,10 +42,21 @@ class Likelihood(eqx.Module):
     """True if log p(y | f) is concave in f for every y: then site precisions are PSD, and less can go wrong."""
     row_parameters: ClassVar[tuple[str, ...]] = ()
     """Fields that may be given one value a row (an exposure, a number of trials)."""
+    linear_latents: ClassVar[Any] = ()
+    """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
+    log_prob_degree: ClassVar[int | None] = None
+    """The degree of log p(y | f) where it is a polynomial in f: then a few nodes integrate it exactly."""
 
     @abc.abstractmethod
     def log_prob(self, y, f):
         """log p(y | f)."""
+
+    def partial_log_prob(self, y, seen, f) -> Any:
+        """log p(those outputs of y that are seen | f), for likelihoods with several outputs that are not Gaussian.
+
+        `seen` has one truth value an output; `y` is 0 where it is false.
+        """
+        raise NotImplementedError(_missing(self, "partial_log_prob"))
 
     def mean(self, f) -> Any:
         """E[y | f]."""
@@ -62,6 +73,14 @@ class Likelihood(eqx.Module):
     def sample(self, key, f) -> Any:
         """A draw of y given f."""
         raise NotImplementedError(_missing(self, "sample"))
+
+    def linear_form(self, others) -> tuple[Any, Any, Any]:
+        """The matrix A, offset b and noise covariance Σ with p(y | f) = N(y | A l + b, Σ), for l = f[linear_latents].
+
+        `others` is the vector of all other latents, in their order. A is (P, K) for P outputs and K linear latents, b
+        (P,) and Σ (P, P).
+        """
+        raise NotImplementedError(_missing(self, "linear_form"))
 
     def expected_log_prob(self, y, mean, covariance) -> Any:
         """E[log p(y | f)] under f ~ N(mean, covariance) in closed form, or None if there is none."""
@@ -85,6 +104,10 @@ class Likelihood(eqx.Module):
         """
         missing = [name for name in ("mean", "covariance") if getattr(type(self), name) is getattr(Likelihood, name)]
         return _missing(self, *missing) if missing else None
+
+    def row_parameter(self, name: str) -> Any:
+        """The row parameter of that name; for likelihoods made of others, theirs too."""
+        return getattr(self, name)
 
     def check_row_parameter(self, name: str, value: Any) -> Any:
         """`value` as the row parameter `name` holds it; ValueError if it cannot be one."""
@@ -154,14 +177,14 @@ def row_axes(likelihood: Likelihood) -> Any:
     """The `in_axes` with which `jax.vmap` gives each row its own exposure, trials, ..."""
     axes = jax.tree.map(lambda _: None, likelihood)
     for name in likelihood.row_parameters:
-        if np.ndim(getattr(likelihood, name)) == 1:
-            axes = eqx.tree_at(lambda a, n=name: getattr(a, n), axes, 0, is_leaf=lambda leaf: leaf is None)
+        if np.ndim(likelihood.row_parameter(name)) > 0:
+            axes = eqx.tree_at(lambda a, n=name: a.row_parameter(n), axes, 0, is_leaf=lambda leaf: leaf is None)
     return axes
 
 
 def rows_given(likelihood: Likelihood) -> dict[str, int]:
     """The row parameters that were given one value a row, with the number of their rows."""
-    given = {name: np.shape(getattr(likelihood, name)) for name in likelihood.row_parameters}
+    given = {name: np.shape(likelihood.row_parameter(name)) for name in likelihood.row_parameters}
     return {name: shape[0] for name, shape in given.items() if shape}
 
 
@@ -172,7 +195,7 @@ def with_row_parameters(likelihood: Likelihood, **values: Any) -> Likelihood:
             given = ", ".join(likelihood.row_parameters) or "none"
             raise ValueError(f"{name} is no row parameter of {type(likelihood).__name__} (it has: {given})")
         checked = likelihood.check_row_parameter(name, value)
-        likelihood = eqx.tree_at(lambda lik, n=name: getattr(lik, n), likelihood, checked)
+        likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, checked)
     return likelihood
 
 

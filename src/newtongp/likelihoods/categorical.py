@@ -6,10 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 
+from ..precision import parameter
 from . import links
 from . import support as supports
 from .base import Likelihood
+from .special import ndtr
 
 
 @final
@@ -49,6 +52,10 @@ class Bernoulli(Likelihood):
         """Var[y | f] = p (1 - p)."""
         return self.mean(f) * self.mean(-f)
 
+    def probabilities(self, f):
+        """P(y = 0 | f) and P(y = 1 | f)."""
+        return jnp.stack([self.mean(-f), self.mean(f)])
+
     def cdf(self, y, f):
         """P(Y <= y | f)."""
         return jnp.where(y < 0.0, 0.0, jnp.where(y < 1.0, self.mean(-f), 1.0))
@@ -62,3 +69,164 @@ class Bernoulli(Likelihood):
         if self.link != "probit" or power != 1.0:
             return None
         return self.log_prob(y, mean / jnp.sqrt(1.0 + covariance))
+
+
+@final
+class Softmax(Likelihood):
+    """Several classes, a latent each: y is the class c with probability exp(f_c) / Σⱼ exp(fⱼ).
+
+    Classes are labels from 0 on and have no order, so that y has no mean, no covariance and no quantiles;
+    `probabilities` has what there is to predict.
+
+    >>> Softmax(4).probabilities([0.0, 0.0, 0.0, 0.0]).tolist()
+    [0.25, 0.25, 0.25, 0.25]
+    """
+
+    num_classes: int = eqx.field(static=True)
+    log_concave: ClassVar[bool] = True
+
+    def __init__(self, num_classes):
+        """`num_classes` is at least 2."""
+        if not isinstance(num_classes, (int, np.integer)) or isinstance(num_classes, bool) or num_classes < 2:
+            raise ValueError(f"num_classes must be an integer of at least 2, got {num_classes!r}")
+        self.num_classes = int(num_classes)
+
+    @property
+    def num_latents(self) -> int:
+        """As many as classes."""
+        return self.num_classes
+
+    @property
+    def support(self) -> supports.Support:
+        """The classes 0, 1, ..."""
+        return supports.levels(self.num_classes)
+
+    def moments_problem(self):
+        """Labels have no moments."""
+        return (
+            "the classes of Softmax are labels, of which there is no mean and no covariance: use Newton(), VI() or "
+            "PowerEP() with exact curvature, and the `probabilities` of the classes"
+        )
+
+    def log_prob(self, y, f):
+        """f_y - log Σⱼ exp(fⱼ)."""
+        chosen = jnp.arange(self.num_classes) == y
+        return jnp.sum(jnp.where(chosen, jax.nn.log_softmax(jnp.asarray(f)), 0.0))
+
+    def probabilities(self, f):
+        """P(y = c | f) of every class c."""
+        return jax.nn.softmax(jnp.asarray(f))
+
+    def cdf(self, y, f):
+        """Classes have no order."""
+        raise NotImplementedError("the classes of Softmax have no order, and so no quantiles: use `probabilities`")
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        return jnp.asarray(jax.random.categorical(key, jnp.asarray(f)), jnp.result_type(float))
+
+
+@final
+class Ordinal(Likelihood):
+    """Ordered levels 0, 1, ...: y counts the thresholds below f + scale * noise, with standard normal noise.
+
+    P(y <= k | f) = Phi((t_k - f) / scale) for the thresholds t_0 < t_1 < ..., one less than there are levels.
+    They are kept as the first and the `gaps` between them, so that all hyperparameters with positive gaps are
+    a likelihood.
+
+    >>> stars = Ordinal(thresholds=[-1.0, 0.0, 1.0])
+    >>> float(stars.mean(0.0)), float(stars.cdf(1, 0.0))
+    (1.5, 0.5)
+    """
+
+    first: jax.Array | np.ndarray
+    gaps: jax.Array | np.ndarray | None
+    scale: jax.Array | np.ndarray
+    log_concave: ClassVar[bool] = True
+
+    def __init__(self, thresholds, scale=1.0):
+        """`thresholds` is an increasing vector, one less than there are levels; `scale` > 0 is in the units of f."""
+        given = parameter(thresholds, "thresholds", max_ndim=1).reshape(-1)
+        gaps = given[1:] - given[:-1]
+        if not isinstance(given, Tracer) and np.any(gaps <= 0.0):
+            place = int(np.flatnonzero(gaps <= 0.0)[0])
+            raise ValueError(
+                f"thresholds must increase, but threshold {place + 1}, {given[place + 1]:g}, is not above threshold "
+                f"{place}, {given[place]:g}"
+            )
+        self.first, self.gaps = given[:1].reshape(()), gaps if gaps.size else None
+        self.scale = parameter(scale, "scale", lower=0.0)
+
+    @property
+    def thresholds(self):
+        """All thresholds."""
+        first = jnp.reshape(self.first, (1,))
+        return first if self.gaps is None else jnp.concatenate([first, self.first + jnp.cumsum(self.gaps)])
+
+    @property
+    def num_levels(self) -> int:
+        """One more than thresholds."""
+        return 2 if self.gaps is None else self.gaps.shape[0] + 2
+
+    @property
+    def support(self) -> supports.Support:
+        """The levels 0, 1, ..."""
+        return supports.levels(self.num_levels)
+
+    def log_prob(self, y, f):
+        """log [Phi((t_y - f) / scale) - Phi((t_{y-1} - f) / scale)]."""
+        return self._log_prob(y, f, self.scale)
+
+    def _log_prob(self, y, f, scale):
+        thresholds, last = self.thresholds, self.num_levels - 1
+        level = jnp.asarray(y, int)
+        upper = (thresholds[jnp.clip(level, 0, last - 1)] - f) / scale
+        lower = (thresholds[jnp.clip(level - 1, 0, last - 1)] - f) / scale
+        # The interval is turned to the side where Phi is small, and its end nearer to the middle taken first.
+        inside = (level > 0) & (level < last)
+        turned = jnp.where(inside, lower + upper > 0.0, level > 0)
+        near = links.log_ndtr(jnp.where(turned, -lower, upper))
+        if self.gaps is None:
+            return near
+        far = links.log_ndtr(jnp.where(turned, -upper, lower))
+        gap = jnp.where(inside, near - far, 1.0)
+        return near + jnp.where(inside, jnp.log(-jnp.expm1(-gap)), 0.0)
+
+    def _above(self, f):
+        """P(y > k | f) and P(y <= k | f) for every threshold."""
+        distance = (self.thresholds - f) / self.scale
+        return ndtr(-distance), ndtr(distance)
+
+    def probabilities(self, f):
+        """P(y = k | f) of every level k."""
+        return jnp.exp(jax.vmap(lambda y: self.log_prob(y, f))(jnp.arange(self.num_levels)))
+
+    def mean(self, f):
+        """E[y | f] = Σₖ P(y > k | f)."""
+        return jnp.sum(self._above(f)[0])
+
+    def covariance(self, f):
+        """Var[y | f] = Σⱼₖ P(y > max(j, k) | f) P(y <= min(j, k) | f)."""
+        above, below = self._above(f)
+        number = jnp.arange(above.shape[0])
+        larger = jnp.maximum(number[:, None], number[None, :])
+        smaller = jnp.minimum(number[:, None], number[None, :])
+        return jnp.sum(above[larger] * below[smaller])
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        last = self.num_levels - 1
+        level = jnp.clip(jnp.floor(jnp.asarray(y, float)), 0, last - 1).astype(int)
+        inside = ndtr((self.thresholds[level] - f) / self.scale)
+        return jnp.where(y < 0.0, 0.0, jnp.where(y >= last, 1.0, inside))
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        noisy = f + self.scale * jax.random.normal(key)
+        return jnp.sum(jnp.where(noisy > self.thresholds, 1.0, 0.0))
+
+    def log_expected_power(self, y, mean, covariance, power):
+        """log E[p(y | f)] for f ~ N(mean, covariance), with power 1."""
+        if power != 1.0:
+            return None
+        return self._log_prob(y, mean, jnp.sqrt(self.scale**2 + covariance))

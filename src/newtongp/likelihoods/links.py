@@ -15,9 +15,11 @@ from ..precision import parameter
 
 POSITIVE = ("exp", "softplus")
 PROBABILITY = ("probit", "logit")
+IDENTITY = "identity"
+ANY = (*POSITIVE, *PROBABILITY, IDENTITY)
 
 
-def check(link, allowed: tuple[str, ...]) -> str:
+def check(link, allowed: tuple[str, ...], name: str = "link") -> str:
     """`link`, if it is one of those allowed.
 
     >>> check("log", POSITIVE)
@@ -26,8 +28,19 @@ def check(link, allowed: tuple[str, ...]) -> str:
     ValueError: link must be one of 'exp', 'softplus', got 'log'
     """
     if not isinstance(link, str) or link not in allowed:
-        raise ValueError(f"link must be one of {', '.join(map(repr, allowed))}, got {link!r}")
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {link!r}")
     return link
+
+
+def value(link: str, f):
+    """What `link` makes of f: a positive number, a probability, or f itself.
+
+    >>> float(value("logit", 0.0)), float(value("identity", -2.0))
+    (0.5, -2.0)
+    """
+    if link == IDENTITY:
+        return jnp.asarray(f)
+    return positive(link, f) if link in POSITIVE else probability(link, f, None)
 
 
 # To the positive numbers ------------------------------------------------------------------------

@@ -47,3 +47,17 @@ non_negative = Support("non-negative numbers", lower=0.0, lower_included=True, e
 unit_interval = Support("numbers strictly between 0 and 1", lower=0.0, upper=1.0, example=0.5)
 binary = Support("0 or 1", lower=0.0, upper=1.0, lower_included=True, upper_included=True, integer=True, example=0.0)
 counts = Support("non-negative integers", lower=0.0, lower_included=True, integer=True, example=0.0)
+
+
+def levels(number: int) -> Support:
+    """The integers from 0 to number - 1.
+
+    >>> levels(3).check(np.array([[2.0], [3.0]]))
+    Traceback (most recent call last):
+        ...
+    ValueError: y must hold integers from 0 to 2 (or NaN for missing), but row 1 is 3
+    """
+    last = number - 1
+    return Support(
+        f"integers from 0 to {last}", lower=0.0, upper=last, lower_included=True, upper_included=True, integer=True
+    )

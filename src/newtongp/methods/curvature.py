@@ -14,7 +14,7 @@ from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood
 from ..linalg import outer, project_psd, small_root, smallest_eigenvalue
 from ..precision import parameter
-from .expectation import rule_or_default
+from .nodes import moment_rule
 from .target import Expansion, Target
 from .view import RowView
 
@@ -93,7 +93,7 @@ class GaussNewton(Curvature):
     def evaluate(self, target, likelihood, y, marginal, cubature, expansion):
         hessian = target.gauss_newton(likelihood, y, marginal, cubature, self.kind)
         dimension = marginal.mean.shape[0]
-        if has_negative_weights(rule_or_default(cubature, dimension), dimension):
+        if has_negative_weights(moment_rule(likelihood, cubature), dimension):
             hessian = -project_psd(-hessian)
         return hessian
 

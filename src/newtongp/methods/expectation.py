@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..cubature import Cubature, default_cubature, is_point, nodes_and_weights
+from ..cubature import Cubature, is_point
 from ..gaussian import Gaussian
-from ..likelihoods.base import Likelihood, row_axes, row_expected_log_prob, row_log_expected_power, row_log_prob
+from ..likelihoods.base import Likelihood, row_axes, row_expected_log_prob, row_log_expected_power
 from ..linalg import outer, small_solve_lower_transposed, symmetrise
+from .nodes import Nodes, expected_at, place_nodes, powered_at, tilted_moments_at
 
 
 class Derivatives(NamedTuple):
@@ -42,11 +43,6 @@ def has_closed_form(likelihood: Likelihood) -> bool:
     return jax.eval_shape(closed) is not None
 
 
-def rule_or_default(cubature: Cubature | None, dimension: int) -> Cubature:
-    """The method's own rule, or the default one."""
-    return default_cubature(dimension) if cubature is None else cubature
-
-
 def expected_log_density(
     likelihood: Likelihood,
     y: Float[Array, " P"],
@@ -66,14 +62,26 @@ def expected_log_density(
 
         if closed(gaussian.mean) is not None:
             return derivatives(closed, gaussian.mean)
-    rule = rule_or_default(cubature, gaussian.mean.shape[0])
-    nodes, weights, standard, root = nodes_and_weights(rule, gaussian)
-    at_nodes = jax.vmap(lambda f: derivatives(lambda g: row_log_prob(likelihood, y, g), f))(nodes)
-    expected = jax.tree.map(lambda leaf: jnp.tensordot(weights, leaf, axes=1), at_nodes)
-    if not descent or is_point(rule, gaussian.mean.shape[0]):
-        return expected
-    slopes = jnp.einsum("s,si,sj->ij", weights, at_nodes.gradient, standard)
-    return expected._replace(hessian=_descent_hessian(expected.hessian, slopes, root))
+    nodes = place_nodes(likelihood, gaussian, cubature, density=False)
+    at = expected_at(likelihood, y, nodes)
+    at_nodes = jax.vmap(lambda f: derivatives(at, f))(nodes.points)
+    expected = jax.tree.map(lambda leaf: jnp.tensordot(nodes.weights, leaf, axes=1), at_nodes)
+    if descent and not is_point(nodes.rule, nodes.standard.shape[1]):
+        slopes = jnp.einsum("s,si,sj->ij", nodes.weights, at_nodes.gradient, nodes.standard)
+        # For what is integrated in closed form, E[∇log p zᵀ] = E[∇² log p] L exactly.
+        exact = expected.hessian[:, nodes.standard.shape[1] :] @ nodes.free_root
+        slopes = jnp.concatenate([slopes, exact], axis=1)
+        expected = expected._replace(hessian=_descent_hessian(expected.hessian, slopes, nodes.root))
+    return _restore(nodes, expected)
+
+
+def _restore(nodes: Nodes, found: Derivatives) -> Derivatives:
+    """In the order of the latents again."""
+    if not nodes.split.linear:
+        return found
+    return Derivatives(
+        found.value, nodes.split.restore_vector(found.gradient), nodes.split.restore_matrix(found.hessian)
+    )
 
 
 _NODES_EXACT, _NODES_COARSE = 1e-6, 1e-4
@@ -109,14 +117,22 @@ def hand_over(error: Float[Array, ""], trusted: float, useless: float, first: Ar
 
 
 class Tilted(NamedTuple):
-    """log E[p^α] with its derivatives in the mean, and the moments of the tilted distribution."""
+    """log E[p^α] with its derivatives in the mean, and the moments of the tilted distribution.
 
+    All in the order of `nodes`.
+    """
+
+    nodes: Nodes
     derivatives: Derivatives
     mean_shift: Float[Array, " D"]
     """L⁻¹(E_t[f] − m)."""
     whitened_covariance: Float[Array, "D D"]
     """L⁻¹ Cov_t[f] L⁻ᵀ."""
     root: Float[Array, "D D"]
+
+    def restore(self, found: Derivatives) -> Derivatives:
+        """Derivatives in the order of the latents."""
+        return _restore(self.nodes, found)
 
 
 def log_expected_density(
@@ -125,40 +141,48 @@ def log_expected_density(
     gaussian: Gaussian,
     cubature: Cubature | None,
     power: float = 1.0,
+    fine: Cubature | None = None,
 ) -> Float[Array, ""]:
-    """log E[p(y | f)^α]: the value alone."""
+    """log E[p(y | f)^α]: the value alone. `fine` is the default rule where only one latent needs nodes."""
     if cubature is None:
         closed = row_log_expected_power(likelihood, y, gaussian.mean, gaussian.covariance, power)
         if closed is not None:
             return closed
-    rule = rule_or_default(cubature, gaussian.mean.shape[0])
-    nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
-    log_p = jax.vmap(lambda f: row_log_prob(likelihood, y, f))(nodes)
-    return _log_normaliser(weights, power * log_p)[0]
+    nodes = place_nodes(likelihood, gaussian, cubature, density=True, fine=fine)
+    powered = jax.vmap(powered_at(likelihood, y, nodes, power))(nodes.points)
+    return _log_normaliser(nodes.weights, powered)[0]
 
 
 def tilted_expectations(
-    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, cubature: Cubature, power: float
+    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, cubature: Cubature | None, power: float
 ) -> Tilted:
     """log E[p(y | f)^α] at nodes, from expectations under the tilted weights t ∝ w p^α.
 
     ∇ log Z = α E_t[∇ log p] and ∇² log Z = α E_t[∇² log p] + α² Cov_t[∇ log p], which tends to
     variational inference as α → 0.
     """
-    nodes, weights, standard, root = nodes_and_weights(cubature, gaussian)
-    at_nodes = jax.vmap(lambda f: derivatives(lambda g: row_log_prob(likelihood, y, g), f))(nodes)
-    log_z, tilted = _log_normaliser(weights, power * at_nodes.value)
+    nodes = place_nodes(likelihood, gaussian, cubature, density=True)
+    at = powered_at(likelihood, y, nodes, power)
+    at_nodes = jax.vmap(lambda f: derivatives(at, f))(nodes.points)
+    log_z, tilted = _log_normaliser(nodes.weights, at_nodes.value)
     gradient = tilted @ at_nodes.gradient
     centred = at_nodes.gradient - gradient[None, :]
     spread = jnp.einsum("s,si,sj->ij", tilted, centred, centred)
     hessian = jnp.tensordot(tilted, at_nodes.hessian, axes=1)
+    standard, within = nodes.standard, 0.0
+    if nodes.split.linear:
+        means, covariances = jax.vmap(tilted_moments_at(likelihood, y, nodes, power))(nodes.points)
+        standard = jnp.concatenate([standard, means], axis=1)
+        free = standard.shape[1] - means.shape[1]
+        within = jnp.pad(jnp.tensordot(tilted, covariances, axes=1), ((free, 0), (free, 0)))
     shift = tilted @ standard
     deviation = standard - shift[None, :]
     return Tilted(
-        Derivatives(log_z, power * gradient, power * hessian + power**2 * spread),
+        nodes,
+        Derivatives(log_z, gradient, hessian + spread),
         shift,
-        jnp.einsum("s,si,sj->ij", tilted, deviation, deviation),
-        root,
+        within + jnp.einsum("s,si,sj->ij", tilted, deviation, deviation),
+        nodes.root,
     )
 
 

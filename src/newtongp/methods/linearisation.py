@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from ..cubature import Cubature, nodes_and_weights
 from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood, row_covariance, row_mean
-from ..linalg import outer, small_log_det, small_solve, small_solve_lower_transposed, small_solve_psd
+from ..linalg import outer, small_log_det, small_solve, small_solve_psd
 
 
 def linearise(
@@ -40,7 +40,8 @@ def slope_by_regression(likelihood: Likelihood, marginal: Gaussian, rule: Cubatu
     """QᵀC⁻¹."""
     _, centred, weights, standard, root, _ = _conditional_means(likelihood, marginal, rule)
     whitened = jnp.einsum("s,si,sj->ij", weights, standard, centred)
-    return small_solve_lower_transposed(root, whitened).T
+    # Not every rule's root is triangular.
+    return small_solve(root.T, whitened).T
 
 
 def _conditional_means(likelihood: Likelihood, marginal: Gaussian, rule: Cubature):

@@ -35,7 +35,6 @@ from .expectation import (
     expected_log_density,
     hand_over,
     has_closed_form,
-    rule_or_default,
     tilted_expectations,
 )
 from .linearisation import (
@@ -46,6 +45,7 @@ from .linearisation import (
     slope_by_derivative,
     slope_by_regression,
 )
+from .nodes import moment_rule
 
 
 class Expansion(eqx.Module):
@@ -165,8 +165,7 @@ class ExpectedLogDensity(Target):
         return Expansion(*expected, covariance_gradient=0.5 * expected.hessian)
 
     def gauss_newton(self, likelihood, y, marginal, cubature, kind):
-        rule = rule_or_default(cubature, marginal.mean.shape[0])
-        nodes, weights, _, _ = nodes_and_weights(rule, marginal)
+        nodes, weights, _, _ = nodes_and_weights(moment_rule(likelihood, cubature), marginal)
         at_nodes = jax.vmap(lambda f: log_density_gauss_newton(likelihood, y, f, kind))(nodes)
         return jnp.tensordot(weights, at_nodes, axes=1)
 
@@ -187,9 +186,7 @@ class PowerDensity(Target):
         if closed is not None:
             log_z = closed
         else:
-            rule = rule_or_default(cubature, marginal.mean.shape[0])
-            tilted = tilted_expectations(likelihood, y, marginal, rule, self.alpha)
-            log_z = _safe_log_z(tilted, resolution(rule, marginal.mean.shape[0]))
+            log_z = _safe_log_z(tilted_expectations(likelihood, y, marginal, cubature, self.alpha))
         return Expansion(
             log_z.value / self.alpha,
             log_z.gradient / self.alpha,
@@ -212,7 +209,7 @@ class PowerDensity(Target):
 _QUADRATURE_TRUSTED, _QUADRATURE_USELESS = 0.01, 0.1
 
 
-def _safe_log_z(tilted: Tilted, resolution: float) -> Derivatives:
+def _safe_log_z(tilted: Tilted) -> Derivatives:
     """Derivatives of log Z such that C⁻¹ + ∇² log Z is positive definite.
 
     V = I + Lᵀ(∇² log Z)L is the tilted covariance in units of the cavity's (C = LLᵀ). There are two ways to it:
@@ -220,14 +217,14 @@ def _safe_log_z(tilted: Tilted, resolution: float) -> Derivatives:
     error, and the tilted moments at the nodes, which keep it for non-negative weights. They differ by quadrature
     error alone, so that error decides: the first where they agree, the second where they do not.
 
-    No rule can see a variance below its own `resolution`: where one node takes all the weight, that is what is left.
+    No rule can see a variance below its own resolution: where one node takes all the weight, that is what is left.
     """
     log_z, root = tilted.derivatives, tilted.root
     identity = jnp.eye(root.shape[0])
     # Where C is singular its root has zeros on the diagonal, and the first form is the only one there is.
     usable = jnp.all(jnp.diagonal(root) > 0.0)
     inverse_root = small_solve_lower(jnp.where(usable, root, identity), identity)
-    resolved = raise_eigenvalues(tilted.whitened_covariance, resolution)
+    resolved = _resolve(tilted)
     moment_gradient = inverse_root.T @ tilted.mean_shift
     moment_hessian = inverse_root.T @ (resolved - identity) @ inverse_root
 
@@ -240,7 +237,18 @@ def _safe_log_z(tilted: Tilted, resolution: float) -> Derivatives:
     def mix(first, second):
         return hand_over(error, _QUADRATURE_TRUSTED, _QUADRATURE_USELESS, first, second)
 
-    return Derivatives(log_z.value, mix(log_z.gradient, moment_gradient), mix(log_z.hessian, moment_hessian))
+    mixed = Derivatives(log_z.value, mix(log_z.gradient, moment_gradient), mix(log_z.hessian, moment_hessian))
+    return tilted.restore(mixed)
+
+
+def _resolve(tilted: Tilted) -> Float[Array, "D D"]:
+    """The tilted covariance, no smaller than the rule's resolution in those latents that have nodes."""
+    count = tilted.nodes.standard.shape[1]
+    if count == 0:
+        return tilted.whitened_covariance
+    seen = tilted.whitened_covariance[:count, :count]
+    raised = raise_eigenvalues(seen, resolution(tilted.nodes.rule, count))
+    return tilted.whitened_covariance.at[:count, :count].set(raised)
 
 
 class StatisticalLinearisation(Target):
@@ -256,7 +264,7 @@ class StatisticalLinearisation(Target):
     slope: str = eqx.field(static=True, default="derivative")
 
     def expand(self, likelihood, y, marginal, cubature):
-        rule = rule_or_default(cubature, marginal.mean.shape[0])
+        rule = moment_rule(likelihood, cubature)
         fitted, noise = linearise(likelihood, marginal, rule)
         by = slope_by_regression if self.slope == "regression" else slope_by_derivative
         slope = by(likelihood, marginal, rule)
@@ -295,7 +303,7 @@ class SecondOrderLinearisation(Target):
     needs_moments = True
 
     def expand(self, likelihood, y, marginal, cubature):
-        rule = rule_or_default(cubature, marginal.mean.shape[0])
+        rule = moment_rule(likelihood, cubature)
         _, fixed_noise = linearise(likelihood, marginal, rule)
 
         def in_mean(mean):
@@ -313,7 +321,7 @@ class SecondOrderLinearisation(Target):
         return Expansion(value, gradient, hessian, symmetrise(jax.grad(in_covariance)(marginal.covariance)))
 
     def gauss_newton(self, likelihood, y, marginal, cubature, kind):
-        rule = rule_or_default(cubature, marginal.mean.shape[0])
+        rule = moment_rule(likelihood, cubature)
         if _resolve_kind(kind, likelihood) == "generalised":
             return StatisticalLinearisation().gauss_newton(likelihood, y, marginal, rule, kind)
 

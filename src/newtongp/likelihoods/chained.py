@@ -1,0 +1,274 @@
+"""Likelihoods made of other likelihoods: parameters that are functions, and more zeros."""
+
+import dataclasses
+from typing import Any, final
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from ..precision import parameter
+from . import links
+from . import support as supports
+from .base import Likelihood
+from .continuous import StudentT
+
+
+class _Wrapper(Likelihood):
+    """A likelihood around another one, whose row parameters (an exposure, a number of trials) it passes on."""
+
+    base: eqx.AbstractVar[Likelihood]
+
+    @property
+    def row_parameters(self) -> tuple[str, ...]:
+        """Those of the likelihood inside."""
+        return self.base.row_parameters
+
+    @property
+    def support(self) -> supports.Support:
+        """That of the likelihood inside."""
+        return self.base.support
+
+    def __getattr__(self, name: str) -> Any:
+        # Only asked for what is not there: a row parameter by its name, which nobody can know in advance.
+        inside = self.__dict__.get("base")
+        if inside is not None and name in inside.row_parameters:
+            return getattr(inside, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def check_support(self, y):
+        """As of the likelihood inside."""
+        self.base.check_support(y)
+
+    def check_row_parameter(self, name, value):
+        """As of the likelihood inside."""
+        return self.base.check_row_parameter(name, value)
+
+
+@final
+class Chained(_Wrapper):
+    """A likelihood with some of its parameters as functions: each gets a latent of its own, through a link.
+
+    The latents are those of `base`, then one for each parameter in the order given. What value `base` has for
+    them does not matter.
+
+    >>> import newtongp as ng
+    >>> counts = ng.likelihoods.Chained(ng.likelihoods.NegativeBinomial(), dispersion="softplus")
+    >>> counts.num_latents
+    2
+    >>> kernel = ng.kernels.Independent([ng.kernels.RBF(), ng.kernels.Constant()])
+    >>> ng.infer(ng.Model(ng.GP(kernel), counts), [0.0, 1.0, 2.0], [3, 0, 8]).status.name
+    'CONVERGED'
+    """
+
+    base: Likelihood
+    names: tuple[str, ...] = eqx.field(static=True)
+    link_names: tuple[str, ...] = eqx.field(static=True)
+
+    def __init__(self, base, /, **parameters):
+        """`base` is a likelihood; `parameters` are links by the names of its parameters, as in scale="softplus".
+
+        Links are "exp" and "softplus" to positive numbers, "logit" and "probit" to probabilities, and "identity".
+        """
+        if not isinstance(base, Likelihood):
+            raise ValueError(f"base must be a likelihood such as StudentT(df=4), got {base!r}")
+        known = _scalar_parameters(base)
+        listed = f"{type(base).__name__} has {', '.join(known) or 'none'}"
+        if not parameters:
+            raise ValueError(f'name at least one parameter and its link, as in scale="softplus": {listed}')
+        for name, link in parameters.items():
+            if name in base.row_parameters:
+                raise ValueError(f"{name} is given with the data, row by row, and cannot be a latent: {listed}")
+            if name not in known:
+                raise ValueError(f"{name} is no parameter that can be a latent: {listed}")
+            links.check(link, links.ANY, f"the link of {name}")
+        self.names, self.link_names = tuple(parameters), tuple(parameters.values())
+        for name, link in parameters.items():
+            _check_link(base, name, link)
+        # Nothing is left to learn in their place.
+        self.base = eqx.tree_at(self._places, base, [None] * len(self.names))
+
+    @property
+    def num_latents(self) -> int:
+        """Those of the likelihood inside, and one for each named parameter."""
+        return self.base.num_latents + len(self.names)
+
+    @property
+    def num_outputs(self) -> int:
+        """As of the likelihood inside."""
+        return self.base.num_outputs
+
+    @property
+    def gaussian_form(self) -> bool:
+        """As of the likelihood inside."""
+        return self.base.gaussian_form
+
+    @property
+    def linear_latents(self) -> tuple[int, ...]:
+        """As of the likelihood inside."""
+        return self.base.linear_latents
+
+    def _given(self, values):
+        """The likelihood inside, with its parameters made of these latents."""
+        made = [links.value(link, values[i]) for i, link in enumerate(self.link_names)]
+        return eqx.tree_at(self._places, self.base, made, is_leaf=lambda leaf: leaf is None)
+
+    def _places(self, base):
+        return [getattr(base, name) for name in self.names]
+
+    def _split(self, f):
+        """The likelihood inside with its parameters, and its own latents."""
+        f, count = jnp.asarray(f), self.base.num_latents
+        return self._given(f[count:]), (f[0] if count == 1 else f[:count])
+
+    def moments_problem(self):
+        """As of the likelihood inside, whatever the values of the named parameters."""
+        found = []
+
+        def ask(f):
+            found.append(self._split(f)[0].moments_problem())
+            return f
+
+        # Traced, so that the named parameters have no values to be judged by.
+        jax.eval_shape(ask, jnp.zeros(self.num_latents))
+        return found[0]
+
+    def log_prob(self, y, f):
+        """log p(y | f) with the parameters made of f."""
+        base, own = self._split(f)
+        return base.log_prob(y, own)
+
+    def mean(self, f):
+        """E[y | f] with the parameters made of f."""
+        base, own = self._split(f)
+        return base.mean(own)
+
+    def covariance(self, f):
+        """Cov[y | f] with the parameters made of f."""
+        base, own = self._split(f)
+        return base.covariance(own)
+
+    def cdf(self, y, f):
+        """P(Y <= y | f) with the parameters made of f."""
+        base, own = self._split(f)
+        return base.cdf(y, own)
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        base, own = self._split(f)
+        return base.sample(key, own)
+
+    def linear_form(self, others):
+        """As of the likelihood inside, with the parameters made of the last latents."""
+        count = self.base.num_latents - len(self.base.linear_latents)
+        return self._given(others[count:]).linear_form(others[:count])
+
+
+def HeteroscedasticStudentT(df=4.0, link="softplus") -> Chained:
+    """Outliers, and a scale of its own latent: (y - f₀) / link(f₁) has Student's t distribution.
+
+    >>> float(HeteroscedasticStudentT(df=4.0, link="exp").covariance([0.0, 0.0]))
+    2.0
+    """
+    return Chained(StudentT(df), scale=links.check(link, links.POSITIVE))
+
+
+@final
+class ZeroInflated(_Wrapper):
+    """Counts with more zeros: y is 0 with this probability, and else as `base` says.
+
+    >>> import newtongp as ng
+    >>> visits = ZeroInflated(ng.likelihoods.Poisson(), probability=0.25)
+    >>> float(visits.mean(0.0))
+    0.75
+    >>> float(visits.cdf(-1.0, 0.0))
+    0.0
+    """
+
+    base: Likelihood
+    probability: jax.Array | np.ndarray
+
+    def __init__(self, base, probability=0.1):
+        """`base` is a likelihood of counts; 0 < `probability` < 1."""
+        if not isinstance(base, Likelihood):
+            raise ValueError(f"base must be a likelihood such as Poisson(), got {base!r}")
+        support = base.support
+        if base.num_outputs != 1 or not (support.integer and support.lower == 0.0 and support.lower_included):
+            raise ValueError(f"base must be a likelihood of counts from 0 on, such as Poisson(), got {base!r}")
+        self.base = base
+        self.probability = parameter(probability, "probability", lower=0.0, upper=1.0)
+
+    @property
+    def num_latents(self) -> int:
+        """As of the likelihood inside."""
+        return self.base.num_latents
+
+    def moments_problem(self):
+        """As of the likelihood inside."""
+        return self.base.moments_problem()
+
+    def _log_probabilities(self):
+        # A probability made of a latent can round to 0 or 1. (Outside of that it is a mistake, and NaN.)
+        kind = jnp.finfo(jnp.result_type(float))
+        some = jnp.where(self.probability == 0.0, kind.tiny, self.probability)
+        most = jnp.where(some == 1.0, 1.0 - kind.epsneg, some)
+        return jnp.log(most), jnp.log1p(-most)
+
+    def log_prob(self, y, f):
+        """log(1 - probability) + log p(y | f), and for y = 0 the log of that and probability together."""
+        more, plain = self._log_probabilities()
+        counted = plain + jnp.asarray(self.base.log_prob(y, f))
+        return jnp.where(y == 0.0, jnp.logaddexp(more, counted), counted)
+
+    def mean(self, f):
+        """E[y | f] = (1 - probability) mu, with mu the mean inside."""
+        return (1.0 - self.probability) * self.base.mean(f)
+
+    def covariance(self, f):
+        """Var[y | f] = (1 - probability) (v + probability mu^2), with mu and v the moments inside."""
+        return (1.0 - self.probability) * (self.base.covariance(f) + self.probability * self.base.mean(f) ** 2)
+
+    def cdf(self, y, f):
+        """P(Y <= y | f)."""
+        inside = self.probability + (1.0 - self.probability) * self.base.cdf(y, f)
+        return jnp.where(y < 0.0, 0.0, inside)
+
+    def sample(self, key, f):
+        """A draw of y given f."""
+        key_zero, key_count = jax.random.split(key)
+        zero = jax.random.bernoulli(key_zero, self.probability)
+        return jnp.where(zero, 0.0, self.base.sample(key_count, f))
+
+
+# Which parameters, and through which links ------------------------------------------------------
+
+
+def _scalar_parameters(base: Likelihood) -> list[str]:
+    """The names of the fields that are one number, in their order."""
+    fields = [field.name for field in dataclasses.fields(base) if not field.metadata.get("static", False)]
+    return [name for name in fields if name not in base.row_parameters and _is_number(getattr(base, name))]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (float, np.ndarray, np.floating, jax.Array)) and np.ndim(value) == 0
+
+
+def _check_link(base: Likelihood, name: str, link: str) -> None:
+    """ValueError if the link leaves the parameter's range, which shows in log densities that are NaN."""
+    if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(base)):
+        return
+    rows = {row: np.ravel(getattr(base, row))[0] for row in base.row_parameters}
+    for row, value in rows.items():
+        base = eqx.tree_at(lambda inside, n=row: getattr(inside, n), base, value)
+    y = np.full((base.num_outputs,), base.support.example)
+    f = np.zeros(base.num_latents)
+    for latent in (-3.0, 3.0):
+        value = np.asarray(links.value(link, latent))
+        there = eqx.tree_at(lambda inside: getattr(inside, name), base, value)
+        found = there.log_prob(y[0] if y.size == 1 else y, f[0] if f.size == 1 else f)
+        if np.isnan(found):
+            raise ValueError(
+                f"the link {link!r} takes {name} to {float(value):.3g}, which {type(base).__name__} does not allow"
+            )

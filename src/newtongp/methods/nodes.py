@@ -1,0 +1,183 @@
+"""One row's log density as seen from nodes. Latents that enter a Gaussian likelihood linearly need none.
+
+Given the other latents g, p(y | f) = N(y | A(g) l + b(g), Σ(g)) is integrated over the linear ones in closed form, so
+that nodes are only needed for g: twenty in place of four hundred for a mean and a log variance. All of this is in the
+order (others, linear), in which f = m + Lz has g depend on its own part of z alone. A method that names a rule
+gets that rule for all latents.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..cubature import Cubature, GaussHermite, PartwiseRule, PointRule, Unscented, default_cubature
+from ..gaussian import Gaussian
+from ..likelihoods.base import Likelihood, row_log_prob
+from ..linalg import small_log_det, small_root, small_solve_lower
+
+_LOG_2PI = math.log(2.0 * math.pi)
+
+
+class Split(NamedTuple):
+    """Which latents get nodes, and which are integrated without."""
+
+    others: tuple[int, ...]
+    linear: tuple[int, ...]
+
+    def arrange(self, gaussian: Gaussian) -> Gaussian:
+        """In the order (others, linear)."""
+        order = np.asarray(self.others + self.linear)
+        if np.all(np.diff(order) == 1):
+            return gaussian
+        return Gaussian(gaussian.mean[order], gaussian.covariance[order][:, order])
+
+    def restore_vector(self, vector: Float[Array, " D"]) -> Float[Array, " D"]:
+        """Back to the order of the latents."""
+        return vector[self._position()]
+
+    def restore_matrix(self, matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
+        """Back to the order of the latents."""
+        position = self._position()
+        return matrix[position][:, position]
+
+    def _position(self) -> np.ndarray:
+        return np.argsort(self.others + self.linear)
+
+
+def split(likelihood: Likelihood, cubature: Cubature | None) -> Split:
+    """The linear latents apart, unless the method names a rule."""
+    linear = () if cubature is not None else tuple(likelihood.linear_latents)
+    return Split(tuple(k for k in range(likelihood.num_latents) if k not in linear), linear)
+
+
+class Nodes(NamedTuple):
+    """Nodes in the order (others, linear): the others at their nodes, the linear ones at their means given those."""
+
+    split: Split
+    points: Float[Array, "S D"]
+    weights: Float[Array, " S"]
+    standard: Float[Array, "S G"]
+    root: Float[Array, "D D"]
+    rule: Cubature
+
+    @property
+    def free_root(self) -> Float[Array, "K K"]:
+        """The root of the linear latents' covariance given the others."""
+        free = len(self.split.others)
+        return self.root[free:, free:]
+
+
+def place_nodes(
+    likelihood: Likelihood,
+    gaussian: Gaussian,
+    cubature: Cubature | None,
+    density: bool,
+    fine: Cubature | None = None,
+) -> Nodes:
+    """Nodes for this Gaussian: for E[log p], or where p itself is integrated (`density`).
+
+    `fine` takes the place of the default rule where only one latent needs nodes.
+    """
+    parts = split(likelihood, cubature)
+    rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
+    if cubature is None and fine is not None and len(parts.others) == 1:
+        rule = fine
+    arranged = parts.arrange(gaussian)
+    standard, weights = rule.rule(len(parts.others))
+    root = small_root(arranged.covariance)
+    points = arranged.mean[None, :] + jnp.asarray(standard) @ root[:, : len(parts.others)].T
+    return Nodes(parts, points, jnp.asarray(weights), jnp.asarray(standard), root, rule)
+
+
+def moment_rule(likelihood: Likelihood, cubature: Cubature | None) -> Cubature:
+    """The rule for moments of y given f, and for what is made of its first derivatives.
+
+    Where latents enter linearly these are quadratic in them: a rule of degree 3 does for those.
+    """
+    if cubature is not None:
+        return cubature
+    if likelihood.log_prob_degree is not None:
+        return exact_rule(likelihood.log_prob_degree, likelihood.num_latents)
+    parts = split(likelihood, cubature)
+    if not parts.linear:
+        return default_cubature(likelihood.num_latents)
+    return PartwiseRule(parts.others, _default(likelihood, len(parts.others), False), Unscented(3))
+
+
+def exact_rule(degree: int, dimension: int) -> Cubature:
+    """The rule with the fewest nodes that is exact for polynomials of this degree."""
+    order = degree // 2 + 1
+    if dimension == 0:
+        return PointRule()
+    if degree <= 5 and 2 * dimension**2 + 1 < order**dimension:
+        return Unscented(5)
+    return GaussHermite(order)
+
+
+def _default(likelihood: Likelihood, dimension: int, density: bool) -> Cubature:
+    if dimension == 0:
+        return PointRule()
+    if not density and likelihood.log_prob_degree is not None:
+        return exact_rule(likelihood.log_prob_degree, dimension)
+    return default_cubature(dimension, density)
+
+
+# Functions of one point in the order (others, linear) --------------------------------------------
+
+
+def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> Callable:
+    """E[log p(y | f)] over the linear latents, given the others and the means of the linear ones."""
+    if not nodes.split.linear:
+        return lambda f: row_log_prob(likelihood, y, f)
+
+    def at(f):
+        matrix, residual, noise = _linear_form(likelihood, y, nodes, f)
+        root = small_root(noise)
+        miss, spread = small_solve_lower(root, residual), small_solve_lower(root, matrix @ nodes.free_root)
+        log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        return -0.5 * (y.shape[0] * _LOG_2PI + log_det + miss @ miss + jnp.sum(spread**2))
+
+    return at
+
+
+def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Callable:
+    """log E[p(y | f)^α] over the linear latents, given the others and the means of the linear ones."""
+    if not nodes.split.linear:
+        return lambda f: power * row_log_prob(likelihood, y, f)
+
+    def at(f):
+        matrix, residual, noise = _linear_form(likelihood, y, nodes, f)
+        spread = matrix @ nodes.free_root
+        root = small_root(noise / power + spread @ spread.T)
+        miss = small_solve_lower(root, residual)
+        log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        outputs = y.shape[0]
+        scale = (1.0 - power) * (outputs * _LOG_2PI + small_log_det(noise)) - outputs * math.log(power)
+        return 0.5 * (scale - outputs * _LOG_2PI - log_det - miss @ miss)
+
+    return at
+
+
+def tilted_moments_at(
+    likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float
+) -> Callable[[Float[Array, " D"]], tuple[Float[Array, " K"], Float[Array, "K K"]]]:
+    """Mean and covariance of the linear latents' part of z at one node, under the density to the power."""
+
+    def at(f):
+        matrix, residual, noise = _linear_form(likelihood, y, nodes, f)
+        spread = matrix @ nodes.free_root
+        root = small_root(noise / power + spread @ spread.T)
+        gain = small_solve_lower(root, spread)
+        return gain.T @ small_solve_lower(root, residual), jnp.eye(spread.shape[1]) - gain.T @ gain
+
+    return at
+
+
+def _linear_form(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, f: Float[Array, " D"]):
+    count = len(nodes.split.others)
+    matrix, offset, noise = (jnp.asarray(part) for part in likelihood.linear_form(f[:count]))
+    return matrix, y - offset - matrix @ f[count:], noise
