@@ -150,16 +150,17 @@ class PartwiseRule(Cubature):
         return [*self.first, *(k for k in range(dimension) if k not in self.first)]
 
 
-def default_cubature(dimension: int, density: bool = False) -> Cubature:
+_PRODUCT_ORDERS = {1: 20, 2: 20, 3: 8, 4: 5}
+
+
+def default_cubature(dimension: int) -> Cubature:
     """What is used where a method names no rule and the likelihood has no closed form.
 
-    Product Gauss-Hermite rules up to four latents: 20 nodes each for one or two, 8 for three, 5 for four. Above, the
-    unscented rule of order 5; or of order 3 where a density is integrated, whose average must not turn negative
-    and may do so with the negative weights of order 5.
+    Product Gauss-Hermite rules up to four latents, of 20 nodes each for one or two, 8 for three and 5 for four; above,
+    the unscented rule of order 5. Some of its weights are negative, which costs the guarantees that come from averages
+    of positive numbers; `Unscented(3)` has none, and is much less accurate.
     """
-    if dimension <= 4:
-        return GaussHermite({3: 8, 4: 5}.get(dimension, 20))
-    return Unscented(3 if density else 5)
+    return GaussHermite(_PRODUCT_ORDERS[dimension]) if dimension in _PRODUCT_ORDERS else Unscented(5)
 
 
 def nodes_and_weights(

@@ -20,13 +20,14 @@ from .likelihoods.base import (
     row_covariance,
     row_log_prob,
     row_mean,
+    row_probabilities,
     row_sample,
     rows_given,
     with_row_parameters,
 )
 from .linalg import outer
 from .methods.expectation import log_expected_density
-from .methods.nodes import moment_rule
+from .methods.nodes import moment_rule, place_nodes
 from .model import Model
 from .precision import NotRealError, as_real, in_double, to_host
 from .priors.temporal import TemporalPosterior
@@ -70,6 +71,12 @@ class Prediction:
     def std(self) -> np.ndarray:
         """The standard deviation of y."""
         return np.sqrt(self.variance)
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """P(y = k) of every class or level k, (M, K), for likelihoods of classes."""
+        with _explained():
+            return np.asarray(in_double(_class_probabilities)(self._likelihood, self._cubature, self.latent))
 
     def quantile(self, p: Any) -> np.ndarray:
         """The smallest y with P(Y ≤ y) ≥ p, for one output; shape (M,), or (len(p), M) for several p."""
@@ -301,6 +308,19 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian):
         centred = means - mean[None, :]
         spread = jnp.tensordot(weights, jax.vmap(outer)(centred, centred), axes=1)
         return mean, jnp.tensordot(weights, noises, axes=1) + spread
+
+    return _over_rows(likelihood, row, latent)
+
+
+@jax.jit
+def _class_probabilities(likelihood, cubature, latent: Gaussian) -> Float[Array, "M K"]:
+    def row(likelihood, gaussian):
+        nodes = place_nodes(
+            likelihood, gaussian, cubature if likelihood.num_latents > 1 else None, True, _FOR_DENSITIES
+        )
+        found = nodes.weights @ jax.vmap(lambda f: row_probabilities(likelihood, f))(nodes.points)
+        # Rules with negative weights can leave [0, 1] a little.
+        return jnp.maximum(found, 0.0) / jnp.sum(jnp.maximum(found, 0.0))
 
     return _over_rows(likelihood, row, latent)
 

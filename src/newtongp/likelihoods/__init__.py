@@ -1,17 +1,34 @@
 """Likelihoods p(y | f): what the data say about the latent."""
 
+from typing import TYPE_CHECKING
+
+from .._imports import on_demand
 from .base import Likelihood
-from .categorical import Bernoulli, Ordinal, Softmax
-from .chained import Chained, HeteroscedasticStudentT, ZeroInflated
-from .continuous import Beta, Exponential, Gamma, Gaussian, LogNormal, StudentT
-from .counts import Binomial, NegativeBinomial, Poisson
-from .multilatent import (
-    AmplitudeDemodulation,
-    HeteroscedasticGaussian,
-    LinearCoregionalisation,
-    MultivariateGaussian,
-    Product,
-    RegressionNetwork,
+
+if TYPE_CHECKING:
+    from .categorical import Bernoulli, Ordinal, Softmax
+    from .chained import Chained, HeteroscedasticStudentT, ZeroInflated
+    from .continuous import Beta, Exponential, Gamma, Gaussian, LogNormal, StudentT
+    from .counts import Binomial, NegativeBinomial, Poisson
+    from .multilatent import (
+        AmplitudeDemodulation,
+        HeteroscedasticGaussian,
+        LinearCoregionalisation,
+        MultivariateGaussian,
+        Product,
+        RegressionNetwork,
+    )
+
+__getattr__, __dir__ = on_demand(
+    __name__,
+    {
+        "categorical": "Bernoulli Ordinal Softmax",
+        "chained": "Chained HeteroscedasticStudentT ZeroInflated",
+        "continuous": "Beta Exponential Gamma Gaussian LogNormal StudentT",
+        "counts": "Binomial NegativeBinomial Poisson",
+        "multilatent": "AmplitudeDemodulation HeteroscedasticGaussian LinearCoregionalisation MultivariateGaussian "
+        "Product RegressionNetwork",
+    },
 )
 
 __all__ = [

@@ -66,6 +66,10 @@ class Likelihood(eqx.Module):
         """Cov[y | f]: a scalar for one output, a matrix for several."""
         raise NotImplementedError(_missing(self, "covariance"))
 
+    def probabilities(self, f) -> Any:
+        """P(y = k | f) of every class or level k, for likelihoods that have such."""
+        raise NotImplementedError(_missing(self, "probabilities"))
+
     def cdf(self, y, f) -> Any:
         """P(Y <= y | f), for one output."""
         raise NotImplementedError(_missing(self, "cdf"))
@@ -145,6 +149,11 @@ def row_covariance(likelihood: Likelihood, f: Float[Array, " D"]) -> Float[Array
     """Cov[y | f] as a matrix."""
     shape = (likelihood.num_outputs, likelihood.num_outputs)
     return jnp.reshape(likelihood.covariance(_latent(likelihood, f)), shape)
+
+
+def row_probabilities(likelihood: Likelihood, f: Float[Array, " D"]) -> Float[Array, " K"]:
+    """P(y = k | f) of every class."""
+    return jnp.asarray(likelihood.probabilities(_latent(likelihood, f)))
 
 
 def row_cdf(likelihood: Likelihood, y: Float[Array, ""], f: Float[Array, " D"]) -> Float[Array, ""]:

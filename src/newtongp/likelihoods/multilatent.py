@@ -169,7 +169,7 @@ class AmplitudeDemodulation(_OneSignal):
     num_modulators: int = eqx.field(static=True)
 
     def __init__(self, num_subbands, mixing=None, variance=0.1, link="softplus"):
-        """`mixing` is a non-negative matrix (subbands x modulators); `variance` > 0; `link` as of `Product`."""
+        """`mixing` is a non-negative matrix (subbands x modulators); `variance` > 0; `link` is "softplus" or "exp"."""
         self.num_subbands = _size(num_subbands, "num_subbands")
         self.mixing = None if mixing is None else _mixing_weights(mixing, self.num_subbands)
         self.num_modulators = self.num_subbands if self.mixing is None else self.mixing.shape[1]

@@ -123,7 +123,7 @@ def _default(likelihood: Likelihood, dimension: int, density: bool) -> Cubature:
         return PointRule()
     if not density and likelihood.log_prob_degree is not None:
         return exact_rule(likelihood.log_prob_degree, dimension)
-    return default_cubature(dimension, density)
+    return default_cubature(dimension)
 
 
 # Functions of one point in the order (others, linear) --------------------------------------------

@@ -64,8 +64,11 @@ class Method(eqx.Module):
         return self.curvature.keeps_psd or (self.safeguard is not None and self.safeguard.keeps_psd)
 
     def expects_psd(self, likelihood: Likelihood) -> bool:
-        """Whether site precisions are PSD, by the method or because log p(y | f) is concave in f."""
-        return self.keeps_psd or likelihood.log_concave
+        """Whether site precisions are PSD, by the method or because log p(y | f) is concave in f.
+
+        With several latents sums over nodes can bend a direction that is flat, as softmax has one, the wrong way.
+        """
+        return self.keeps_psd or (likelihood.log_concave and likelihood.num_latents == 1)
 
     @property
     def is_stationary(self) -> bool:

@@ -92,10 +92,18 @@ class DenseWorkspace(Workspace):
 
         if psd:
             (weights, shift, covariance, log_det), proper = of_factors(_factorise(self, positive))
-            proper = proper & ~jnp.any(negative != 0.0)
+            proper = proper & jnp.all(jax.vmap(_is_rounding)(negative, positive))
         else:
             (weights, shift, covariance, log_det), proper = _by_signature(self, positive, negative, of_factors)
         return Conditioned(Gaussian(self.mean + shift, covariance), jnp.sum(shift * weights), log_det, proper)
+
+
+_ROUNDING = 1e-10
+
+
+def _is_rounding(negative: Float[Array, "D D"], positive: Float[Array, "D D"]) -> Bool[Array, ""]:
+    """Whether a site's negative part is no more than averages over many nodes leave in a singular one."""
+    return jnp.sum(negative**2) <= _ROUNDING * jnp.sum(positive**2)
 
 
 def _by_signature(workspace: DenseWorkspace, positive, negative, of_factors: Callable):
