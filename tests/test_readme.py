@@ -14,7 +14,9 @@ def python_blocks(text):
     return [(text.count("\n", 0, match.start(1)), match.group(1)) for match in BLOCK.finditer(text)]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/time.md", "docs/linear.md", "docs/extending.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/index.md", "docs/time.md", "docs/linear.md", "docs/latents.md", "docs/extending.md"]
+)
 def test_examples_run(page):
     path = ROOT / page
     blocks = python_blocks(path.read_text(encoding="utf-8"))
