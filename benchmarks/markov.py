@@ -383,7 +383,9 @@ def gradient_section(given: argparse.Namespace) -> list[dict]:
 def coldstart_section(given: argparse.Namespace) -> list[dict]:
     ours = [sys.executable, str(PEERS / "newtongp_start.py"), str(START_ROWS)]
     limit = [sys.executable, "-c", ONE_OPERATION]
-    plain = {name: value for name, value in os.environ.items() if not name.startswith("JAX_")}
+    # An installed package has its bytecode; one run from its sources must be allowed to keep it.
+    kept_out = ("JAX_", "PYTHONDONTWRITEBYTECODE")
+    plain = {name: value for name, value in os.environ.items() if not name.startswith(kept_out)}
     cached = {
         **plain,
         "JAX_COMPILATION_CACHE_DIR": str(given.folder / "compiled"),

@@ -36,7 +36,9 @@ install_import_hook([f"newtongp.{room}" for room in _NUMERICS], "beartype.bearty
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Compiled functions are kept between runs and shared by the workers.
+# Compiled functions are kept between runs and shared by the workers. Whole programs are not: what is not traced is not
+# checked.
+os.environ.setdefault("NEWTONGP_KEEP_PROGRAMS", "0")
 _CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

@@ -1,11 +1,13 @@
 """The rooms keep to themselves: which imports which, where linear algebra is, and who touches JAX's settings."""
 
 import ast
+import gc
 from pathlib import Path
 
 import pytest
 
 import newtongp
+from newtongp._imports import without_collector
 
 ROOT = Path(newtongp.__file__).parent
 FILES = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
@@ -81,11 +83,13 @@ def test_linear_algebra_is_in_one_room():
 
 
 def test_nobody_touches_the_settings_of_jax():
+    """`programs.py` reads them, all in all: what was compiled under other settings is not for these."""
     touched = [
-        f"{name}:{node.lineno}"
+        f"{name}:{node.lineno} {dotted(node)}"
         for name, tree in FILES.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and dotted(node).startswith("jax.config")
+        if name != "programs.py" or dotted(node) not in ("jax.config", "jax.config.values", "jax.config.values.items")
     ]
     assert touched == []
     assert [name for name in FILES if any(full.startswith("jax.config") for full in imported(name))] == []
@@ -98,5 +102,33 @@ def test_only_results_know_how_to_predict_and_only_when_asked():
 
 
 def test_every_public_name_is_there():
-    assert [name for name in newtongp.__all__ if not hasattr(newtongp, name)] == []
+    for package in (newtongp, newtongp.kernels, newtongp.likelihoods):
+        assert [name for name in package.__all__ if not hasattr(package, name)] == []
+        assert set(package.__all__) <= set(dir(package))
     assert len(newtongp.__all__) < 45
+    with pytest.raises(AttributeError, match="no attribute 'Nonesuch'"):
+        newtongp.kernels.Nonesuch  # noqa: B018
+
+
+@pytest.mark.parametrize("name", ["__init__.py", "kernels/__init__.py", "likelihoods/__init__.py"])
+def test_what_is_imported_on_demand_is_what_type_checkers_see(name):
+    [seen] = [node for node in FILES[name].body if isinstance(node, ast.If)]
+    wanted = {(node.module or alias.name, alias.name) for node in seen.body for alias in node.names}
+    [call] = [
+        node for node in ast.walk(FILES[name]) if isinstance(node, ast.Call) and "on_demand" in ast.unparse(node.func)
+    ]
+    names = ast.literal_eval(call.args[1])
+    assert {(module, name) for module, found in names.items() for name in found.split() or [module]} == wanted
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_the_collector_is_as_it_was(on):
+    was_on, frozen = gc.isenabled(), gc.get_freeze_count()
+    try:
+        gc.enable() if on else gc.disable()
+        with without_collector():
+            assert not gc.isenabled()
+        assert gc.isenabled() is on
+        assert gc.get_freeze_count() == frozen  # far more than a program has that has just started
+    finally:
+        gc.enable() if was_on else gc.disable()

@@ -13,23 +13,46 @@ from typing import Any
 import jax
 import numpy as np
 
+from . import programs
+
 _OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
 
 
 def compiled(
     function: Callable, static_argnums: int | tuple[int, ...] = (), donate_argnums: int | tuple[int, ...] = ()
 ) -> Callable:
-    """`jax.jit` for the large programs of the package; with `quickly=False` as XLA would by itself."""
+    """`jax.jit` for the large programs of the package, which are kept where that is possible (`programs.py`).
 
-    @functools.cache
-    def build(options: bool) -> Any:
-        given = _OPTIONS if options else None
-        return jax.jit(function, static_argnums=static_argnums, donate_argnums=donate_argnums, compiler_options=given)
+    With `quickly=False` they are compiled as XLA would by itself.
+    """
+    static, donated = _as_tuple(static_argnums), _as_tuple(donate_argnums)
+
+    def jitted(function: Callable, quickly: bool) -> Any:
+        options = _OPTIONS if quickly and options_work() else None
+        return jax.jit(function, static_argnums=static, donate_argnums=donated, compiler_options=options)
+
+    usual = functools.cache(functools.partial(jitted, function))
 
     @functools.wraps(function)
     def call(*args: Any, quickly: bool = True) -> Any:
-        return build(quickly and options_work())(*args)
+        def jitted_as(name: str) -> Any:
+            return jitted(_renamed(function, name), quickly)
 
+        found = programs.run(function, jitted_as, args, static, donated, quickly)
+        return usual(quickly)(*args) if found is None else found[0]
+
+    return call
+
+
+def _as_tuple(numbers: int | tuple[int, ...]) -> tuple[int, ...]:
+    return numbers if isinstance(numbers, tuple) else (numbers,)
+
+
+def _renamed(function: Callable, name: str) -> Callable:
+    def call(*args):
+        return function(*args)
+
+    call.__name__ = name
     return call
 
 
@@ -38,7 +61,7 @@ def options_work() -> bool:
     return jax.default_backend() == "cpu" and _try_options()
 
 
-@functools.cache
+@programs.remembered
 def _try_options() -> bool:
     try:
         with jax.ensure_compile_time_eval():

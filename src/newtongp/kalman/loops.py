@@ -8,12 +8,13 @@ has more to do.
 """
 
 import contextlib
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
+
+from .. import programs
 
 _ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 
@@ -57,13 +58,14 @@ def plain_loops() -> Iterator[None]:
     _forced.append(False)
     jax.clear_caches()
     try:
-        yield
+        with programs.set_aside():
+            yield
     finally:
         _forced.pop()
         jax.clear_caches()
 
 
-@functools.cache
+@programs.remembered
 def _attribute_works() -> bool:
     """Try a small loop with the attribute, once: it has to compile, and to give the plain loop's answer."""
 

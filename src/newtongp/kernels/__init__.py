@@ -4,13 +4,23 @@ They add (`+`), multiply (`*`), scale (`2.0 * k`) and restrict to columns of x (
 a state space form have `blocks()`, the linear Gaussian Markov processes whose sum f is.
 """
 
+from typing import TYPE_CHECKING
+
+from .._imports import on_demand
 from .base import Active, Kernel, Product, Scaled, Sum, diagonal, gram
-from .brownian import Brownian, IntegratedBrownian
 from .multilatent import Independent, diagonals, grams, latent_kernels, num_latents
-from .periodic import Cosine, Periodic
-from .simple import Constant, Linear, White
 from .statespace import Block, LinearSDE
 from .stationary import RBF, Matern12, Matern32, Matern52, Matern72, RationalQuadratic, Stationary
+
+if TYPE_CHECKING:
+    from .brownian import Brownian, IntegratedBrownian
+    from .periodic import Cosine, Periodic
+    from .simple import Constant, Linear, White
+
+__getattr__, __dir__ = on_demand(
+    __name__,
+    {"brownian": "Brownian IntegratedBrownian", "periodic": "Cosine Periodic", "simple": "Constant Linear White"},
+)
 
 __all__ = [
     "RBF",
