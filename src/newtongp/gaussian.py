@@ -33,6 +33,11 @@ class Gaussian(eqx.Module):
         return self.covariance.diagonal(axis1=-2, axis2=-1)
 
 
+def widened(gaussian: Gaussian, extra: Float[Numbers, "*rows D D"] | None) -> Gaussian:
+    """The distribution of g + e for an independent e of mean zero and this covariance; None is no e at all."""
+    return gaussian if extra is None else Gaussian(gaussian.mean, gaussian.covariance + extra)
+
+
 class Sites(eqx.Module):
     """One factor a row, t(f) = exp(λᵀf − ½ fᵀΛf): `linear` λ (..., D) and `precision` Λ (..., D, D).
 

@@ -21,7 +21,7 @@ from .choices import check_choices, local_rule
 from .compilation import compiled
 from .gaussian import Gaussian, Sites
 from .likelihoods.base import over_rows
-from .linalg import smallest_eigenvalue
+from .linalg import project_psd, smallest_eigenvalue
 from .methods import first_order
 from .methods.curvature import rows_of
 from .methods.presets import FirstOrderVI
@@ -82,7 +82,7 @@ def _look(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, 
     views, numbers = over_rows(
         lambda likelihood, *row: evaluate(method, likelihood, *row),
         problem.likelihood,
-        (problem.y, problem.observed, conditioned.marginals, sites),
+        (problem.y, problem.observed, conditioned.marginals, sites, conditioned.extra),
         _in_blocks(problem, method),
     )
     return conditioned, views, numbers
@@ -98,9 +98,13 @@ def _energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
 
 
 def _propose(
-    problem: Problem, method: Method | FirstOrderVI, point: _Point, step_size: Float[Array, ""]
+    problem: Problem,
+    method: Method | FirstOrderVI,
+    point: _Point,
+    step_size: Float[Array, ""],
+    guarded: Bool[Array, ""] | None = None,
 ) -> tuple[Sites, Any]:
-    """Every row's proposal, and the memory to carry if it is accepted."""
+    """Every row's proposal, and the memory to carry if it is accepted; `guarded`, without negative curvature."""
     if isinstance(method, FirstOrderVI):
         local = local_rule(method)
 
@@ -113,6 +117,9 @@ def _propose(
     views = point.views
     if views.point is None:
         views = eqx.tree_at(lambda view: view.point, views, point.marginals, is_leaf=lambda leaf: leaf is None)
+    if guarded is not None:
+        hessian = jax.lax.cond(guarded, lambda h: -jax.vmap(project_psd)(-h), lambda h: h, views.hessian)
+        views = eqx.tree_at(lambda view: view.hessian, views, hessian)
     return _propose_rows(problem, method, views, point.sites, point.memory, step_size)
 
 
@@ -121,6 +128,11 @@ def _propose_rows(problem, method: Method, views, sites, memory, step_size) -> t
     return jax.vmap(lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size))(
         views, problem.observed, sites, memory
     )
+
+
+def _guardable(problem: Problem, method: Method | FirstOrderVI) -> bool:
+    """Whether the method's own precisions may be negative, so that proposals without are something else."""
+    return isinstance(method, Method) and method.objective is not None and not method.expects_psd(problem.likelihood)
 
 
 def _mask(problem: Problem, sites: Sites) -> Sites:
@@ -175,7 +187,7 @@ def _try(problem: Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
     first = loop.steps < 0
     point = loop.point
     size = step.size(loop.step_state)
-    proposal, memory = _propose(problem, method, point, size)
+    proposal, memory = _propose(problem, method, point, size, step.guards(loop.step_state))
     move = Move(point.sites, proposal, jax.vmap(residual)(point.marginals, point.sites, proposal))
     trial, state = step.trial(loop.step_state, move)
     trial = _select(first, point.sites, trial)
@@ -228,6 +240,8 @@ class _Report(eqx.Module):
 
     sites: Sites
     marginals: Gaussian
+    site_marginals: Gaussian | None
+    """Only where sites act on something else than f."""
     energy: Float[Array, ""]
     residual: Float[Array, ""]
     steps: Any
@@ -235,15 +249,17 @@ class _Report(eqx.Module):
     history: _History
 
 
-def _report(loop: _Loop) -> _Report:
+def _report(problem: Problem, loop: _Loop) -> _Report:
     point = loop.point
-    return _Report(point.sites, point.marginals, point.energy, point.largest, loop.steps, loop.status, loop.history)
+    whole = problem.workspace.whole(point.marginals)
+    seen = None if whole is point.marginals else point.marginals
+    return _Report(point.sites, whole, seen, point.energy, point.largest, loop.steps, loop.status, loop.history)
 
 
 @functools.partial(compiled, static_argnums=4, donate_argnums=3)
 def _infer(problem: Problem, method, step: Step, sites: Sites, capacity: int, until: Any, tol: Any) -> _Report:
     """From sites to the end in one program, which keeps nothing that is not asked for."""
-    return _report(_run(problem, method, step, _begin(problem, method, step, sites, capacity), until, tol))
+    return _report(problem, _run(problem, method, step, _begin(problem, method, step, sites, capacity), until, tol))
 
 
 @in_double
@@ -277,7 +293,7 @@ def _begin(problem: Problem, method, step: Step, sites: Sites, capacity: int) ->
     empty = jnp.full(capacity, jnp.nan)
     loop = _Loop(
         point,
-        step.start(sites, stationary),
+        step.start(sites, stationary, _guardable(problem, method)),
         jnp.asarray(-1),
         jnp.asarray(Status.RUNNING.value),
         _History(empty, empty, empty),
@@ -310,10 +326,11 @@ class Run:
         latents = self.model.prior.num_latents
         initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
         positions = self.problem.observed.shape[0]
-        yield _holding(jnp.zeros((positions, latents)), initial)
+        yield Sites.constant(positions, latents, initial)
+        mean = np.asarray(self.problem.workspace.mean)
         for precision in _START_PRECISIONS:
             if precision > initial:
-                yield _holding(self.problem.workspace.mean, precision)
+                yield Sites(precision * mean, Sites.constant(positions, latents, precision).precision)
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
         """Adam's parameters and the Riemannian term both need the inverse of Λ."""
@@ -374,15 +391,9 @@ class Run:
             history=History(*(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))),
             sites=self.order.rows(to_host(report.sites)),
             marginals=self.order.rows(to_host(report.marginals)),
+            site_marginals=self.order.rows(to_host(report.site_marginals)),
             condition=functools.partial(_posterior, self.model.prior, self.problem.workspace, report.sites),
         )
-
-
-@jax.jit
-def _holding(mean: Float[Array, "N D"], precision: Any) -> Sites:
-    """Sites that hold f near `mean` with this precision."""
-    rows, latents = mean.shape
-    return Sites(precision * mean, jnp.broadcast_to(precision * jnp.eye(latents), (rows, latents, latents)))
 
 
 @jax.jit
@@ -394,7 +405,7 @@ def _smallest_eigenvalues(precisions: Float[Array, "N D D"]) -> Float[Array, " N
 def infer(
     model: Model,
     x: Any,
-    y: Any,
+    y: Any = None,
     method: Method | FirstOrderVI | None = None,
     step: Step | None = None,
     max_steps: int = 100,
@@ -402,6 +413,8 @@ def infer(
     sites: Sites | None = None,
     throw: bool = True,
     progress: bool = False,
+    batch_size: int | None = None,
+    key: Any = None,
 ) -> Result:
     """The Gaussian posterior of the model given data, for fixed hyperparameters.
 
@@ -409,6 +422,10 @@ def infer(
     still move its marginal by more than `tol` posterior standard deviations. NaN in `y` is a missing row. `sites` are
     where to start. A run that breaks down raises `InferenceError` unless `throw=False`; one that only ran
     out of steps warns.
+
+    With `batch_size`, a `SparseGP` is updated by so many rows at a time, in a random order that `key` decides, and
+    `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps, or
+    x chunks `(x, y)` of the data, with no y.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Bernoulli())
@@ -422,15 +439,26 @@ def infer(
     capacity = 128
     while capacity < max_steps:
         capacity *= 4
-    method, step = check_choices(model, method, step)
-    run = Run(Setup(model, x, y), method, step, sites, tol)
-    report = _with_progress(run, capacity, int(max_steps)) if progress else run.finish(capacity, int(max_steps))
-    result = run.result(report)
+    if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
+        result = _in_batches(model, x, y, method, step, int(max_steps), tol, sites, progress, batch_size, key)
+    else:
+        method, step = check_choices(model, method, step)
+        run = Run(Setup(model, x, y), method, step, sites, tol)
+        report = _with_progress(run, capacity, int(max_steps)) if progress else run.finish(capacity, int(max_steps))
+        result = run.result(report)
     if result.status.failed and throw:
         raise InferenceError(result)
     if not result.status.ok and throw:
         _warn(result.status, result.residual, stacklevel=4)
     return result
+
+
+def _in_batches(model, x, y, method, step, max_steps, tol, sites, progress, batch_size, key) -> Result:
+    if sites is not None:
+        raise ValueError("inference in batches starts without sites: leave sites out")
+    from .minibatch import BatchRun
+
+    return BatchRun(model, x, y, method, step, batch_size, key, tol).run(max_steps, progress)
 
 
 def _warn(status: Status, residual: float, stacklevel: int) -> None:
@@ -449,7 +477,7 @@ def _with_progress(run: Run, capacity: int, max_steps: int) -> _Report:
             loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps))
             energy = float(loop.point.energy)
             bar.update(task, completed=int(loop.steps), description=f"inference, energy {energy:.4g}")
-    return _report(loop)
+    return _report(run.problem, loop)
 
 
 class State:

@@ -5,6 +5,9 @@ handful). The small ones are unrolled into scalar arithmetic, so that `jax.vmap`
 a few vectorised operations instead of N calls to LAPACK.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -61,6 +64,56 @@ def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """A square root of a large matrix that is PSD up to rounding, singular or not (no jitter needed)."""
     values, vectors = jnp.linalg.eigh(matrix)
     return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
+
+
+def greedy_pivots(
+    column: Callable[[Any], Float[Array, " N"]], diagonal: Float[Array, " N"], count: int
+) -> tuple[Any, Float[Array, " count"]]:
+    """The rows that a pivoted Cholesky factor of a PSD matrix takes first, and what each still had to add.
+
+    Every row taken is the one with the largest variance given those before. `column(i)` is the matrix's column i: no
+    more of it is ever made than the columns taken.
+    """
+
+    def take(k, state):
+        factor, left, taken, added = state
+        row = jnp.argmax(left)
+        pivot = left[row]
+        root = jnp.sqrt(jnp.maximum(pivot, jnp.finfo(left.dtype).tiny))
+        new = jnp.where(pivot > 0.0, (column(row) - factor @ factor[row]) / root, 0.0)
+        left = jnp.maximum(left - new**2, 0.0).at[row].set(0.0)
+        return factor.at[:, k].set(new), left, taken.at[k].set(row), added.at[k].set(pivot)
+
+    start = jnp.zeros((diagonal.shape[0], count)), diagonal, jnp.zeros(count, dtype=int), jnp.zeros(count)
+    _, _, taken, added = jax.lax.fori_loop(0, count, take, start)
+    return taken, added
+
+
+_DROPPED = 1e-13
+"""Of a correlation matrix's eigenvalues, relative to the largest: those below are rounding, or close to it."""
+
+
+@jax.custom_jvp
+def whitening(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """T with TᵀT = A⁻¹, for a large matrix that is PSD up to rounding, singular or not (no jitter needed).
+
+    Directions in which A is no more than rounding are left out: their rows of T are zero.
+    """
+    scales = jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), 0.0))
+    inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
+    values, vectors = jnp.linalg.eigh(symmetrise(inverse[:, None] * matrix * inverse[None, :]))
+    kept = values > _DROPPED * values[-1]
+    weights = jnp.where(kept, 1.0 / jnp.sqrt(jnp.where(kept, values, 1.0)), 0.0)
+    return weights[:, None] * vectors.T * inverse[None, :]
+
+
+@whitening.defjvp
+def _whitening_jvp(primals, tangents):
+    # Eigenvectors have no derivative where eigenvalues meet, but results depend on TᵀT alone, and dT = −½ T dA TᵀT
+    # has its derivative. Of a singular A it is the derivative within its range.
+    (matrix,), (change,) = primals, tangents
+    whitener = whitening(matrix)
+    return whitener, -0.5 * whitener @ (change @ whitener.T) @ whitener
 
 
 def smallest_eigenvalue_given(matrices: np.ndarray) -> float:
@@ -128,7 +181,36 @@ def small_solve(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Flo
         determinant = matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]
         adjugate = jnp.array([[matrix[1, 1], -matrix[0, 1]], [-matrix[1, 0], matrix[0, 0]]])
         return (adjugate @ right) / determinant
-    return jnp.linalg.solve(matrix, right)
+    columns = right[:, None] if right.ndim == 1 else right
+    solved, _ = _eliminate(matrix, columns)
+    return solved.reshape(right.shape)
+
+
+def _eliminate(matrix: Float[Array, "D D"], right: Float[Array, "D K"]) -> tuple[Float[Array, "D K"], Float[Array, ""]]:
+    """A⁻¹ right and the sign of det A, by elimination with partial pivoting.
+
+    Written out, and not left to LAPACK: where matrices come one a row of data, JAX spreads its calls over threads that
+    wait for each other, and with few cores two such calls at a time can wait forever.
+    """
+    size = matrix.shape[0]
+    rows = jnp.arange(size)
+
+    def step(k, state):
+        whole, sign = state
+        column = jnp.where(rows >= k, jnp.abs(whole[:, k]), -1.0)
+        best = jnp.argmax(column)
+        swapped = jnp.where(rows == k, best, jnp.where(rows == best, k, rows))
+        whole = whole[swapped]
+        pivot = whole[k, k]
+        sign = sign * jnp.sign(pivot) * jnp.where(best == k, 1.0, -1.0)
+        top = whole[k] / pivot
+        others = jnp.where(rows == k, 0.0, whole[:, k])
+        whole = jnp.where((rows == k)[:, None], top[None, :], whole - outer(others, top))
+        return whole, sign
+
+    start = jnp.concatenate([matrix, right], axis=1), jnp.ones((), matrix.dtype)
+    whole, sign = jax.lax.fori_loop(0, size, step, start)
+    return whole[:, size:], sign
 
 
 def small_solve_lower(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
@@ -170,9 +252,7 @@ def signed_roots(
     """R₊ and R₋ with A = R₊R₊ᵀ − R₋R₋ᵀ, for a small symmetric matrix of any signature."""
     if matrix.shape[-1] == 1:
         return jnp.sqrt(jnp.maximum(matrix, 0.0)), jnp.sqrt(jnp.maximum(-matrix, 0.0))
-    values, vectors = jnp.linalg.eigh(matrix)
-    # A singular matrix has eigenvalues of rounding's size and of either sign: they are zero.
-    values = jnp.where(jnp.abs(values) <= 1e-14 * jnp.max(jnp.abs(values)), 0.0, values)
+    values, vectors = small_eigh(matrix)
     positive = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
     negative = vectors * jnp.sqrt(jnp.maximum(-values, 0.0))[None, :]
     return positive, negative
@@ -194,14 +274,14 @@ def smallest_eigenvalue(matrix: Float[Array, "D D"]) -> Float[Array, ""]:
     """The smallest eigenvalue of a small symmetric matrix."""
     if matrix.shape[-1] == 1:
         return matrix[0, 0]
-    return jnp.linalg.eigvalsh(matrix)[0]
+    return jnp.min(_eigh(matrix)[0])
 
 
 def raise_eigenvalues(matrix: Float[Array, "D D"], floor: float) -> Float[Array, "D D"]:
     """A small symmetric matrix with eigenvalues below the floor raised to it."""
     if matrix.shape[-1] == 1:
         return jnp.maximum(matrix, floor)
-    values, vectors = jnp.linalg.eigh(matrix)
+    values, vectors = _eigh(matrix)
     return symmetrise((vectors * jnp.maximum(values, floor)[None, :]) @ vectors.T)
 
 
@@ -211,15 +291,67 @@ def project_psd(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
 
 
 def small_eigh(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
-    """Eigenvalues in rising order and orthonormal eigenvectors (columns) of a small symmetric matrix.
+    """Eigenvalues and orthonormal eigenvectors (columns) of a small symmetric matrix, in no particular order.
 
     A singular matrix has eigenvalues of rounding's size and of either sign: they are returned as zero.
     """
-    if matrix.shape[-1] == 2:
-        values, vectors = _eigh_of_two(matrix)
-    else:
-        values, vectors = jnp.linalg.eigh(matrix)
+    values, vectors = _eigh(matrix)
     return jnp.where(jnp.abs(values) <= 1e-14 * jnp.max(jnp.abs(values)), 0.0, values), vectors
+
+
+_LARGEST_SMALL = 16
+
+
+def _eigh(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """Eigenvalues and eigenvectors; for small matrices without LAPACK (`_eliminate` says why)."""
+    size = matrix.shape[-1]
+    if size == 1:
+        return matrix[0], jnp.ones((1, 1), matrix.dtype)
+    if size == 2:
+        return _eigh_of_two(matrix)
+    return _jacobi(matrix) if size <= _LARGEST_SMALL else jnp.linalg.eigh(matrix)
+
+
+def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """Jacobi's method: rotations that make one off-diagonal pair zero each, as many at a time as do not meet."""
+    size = matrix.shape[0]
+    here, rounds = np.arange(size), _pairings(size)
+
+    def sweep(_, state):
+        turned, vectors = state
+        for partner in rounds:
+            diagonal, off = jnp.diagonal(turned), turned[here, partner]
+            safe = jnp.where(off == 0.0, 1.0, off)
+            slope = (diagonal[partner] - diagonal) / (2.0 * safe)
+            tangent = jnp.where(slope < 0.0, -1.0, 1.0) / (jnp.abs(slope) + jnp.sqrt(1.0 + slope**2))
+            tangent = jnp.where((off == 0.0) | (partner == here), 0.0, tangent)
+            # Both of a pair turn by the same angle, exactly: what each would find by itself differs by rounding.
+            tangent = jnp.where(here <= partner, tangent, -tangent[partner])
+            cosine = 1.0 / jnp.sqrt(1.0 + tangent**2)
+            sine = tangent * cosine
+            turned = cosine[:, None] * turned - sine[:, None] * turned[partner]
+            turned = turned * cosine[None, :] - turned[:, partner] * sine[None, :]
+            vectors = vectors * cosine[None, :] - vectors[:, partner] * sine[None, :]
+        return turned, vectors
+
+    # Convergence is quadratic: six sweeps are enough for ten states, and a few more for more.
+    start = symmetrise(matrix), jnp.eye(size, dtype=matrix.dtype)
+    turned, vectors = jax.lax.fori_loop(0, 6 + size // 8, sweep, start)
+    return jnp.diagonal(turned), vectors
+
+
+def _pairings(size: int) -> list[np.ndarray]:
+    """Rounds of a tournament in which everyone meets everyone: the partner of each, itself where there is none."""
+    places = list(range(size + size % 2))
+    found = []
+    for _ in range(len(places) - 1):
+        partner = np.arange(size)
+        for one, other in zip(places[: len(places) // 2], reversed(places), strict=False):
+            if one < size and other < size:
+                partner[one], partner[other] = other, one
+        found.append(partner)
+        places = [places[0], places[-1], *places[1:-1]]
+    return found
 
 
 def _eigh_of_two(matrix: Float[Array, "2 2"]) -> tuple[Float[Array, " 2"], Float[Array, "2 2"]]:
@@ -252,7 +384,7 @@ def determinant_sign(left: Float[Array, "N D D"], right: Float[Array, "N D D"]) 
             - matrix[:, 0, 1] * _minor(matrix, 1, 2, 0, 2)
             + matrix[:, 0, 2] * _minor(matrix, 1, 2, 0, 1)
         )
-    return jnp.linalg.slogdet(matrix)[0]
+    return jax.vmap(lambda one: _eliminate(one, jnp.zeros((size, 0)))[1])(matrix)
 
 
 def _minor(matrix: Float[Array, "N D D"], i: int, j: int, k: int, m: int) -> Float[Array, " N"]:

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from . import data as data_room
 from .cubature import Cubature, PointRule, nodes_and_weights
-from .gaussian import Gaussian, Sites, cavity
+from .gaussian import Gaussian, Sites, cavity, widened
 from .likelihoods.base import (
     Likelihood,
     row_axes,
@@ -144,7 +144,14 @@ def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any
 @in_double
 def leave_one_out(result: Result) -> np.ndarray:
     """log E[p(yₙ | fₙ)] under q without its own site."""
-    cavities, proper = to_host(_cavities(result.marginals, result.sites))
+    if result.data is None or result.sites is None:
+        raise ValueError(
+            "leave_one_out needs the rows and their sites, which were not kept: use arrays in memory and "
+            'storage="full", or log_density at rows that were left out'
+        )
+    cavities, proper = to_host(_cavities(result.site_marginals, result.sites))
+    if result.site_marginals is not result.marginals:
+        cavities = widened(cavities, result.marginals.covariance - result.site_marginals.covariance)
     observed = result.data.observed & proper
     safe = jax.tree.map(lambda a, b: np.where(_like(observed, a), a, b), cavities, result.marginals)
     likelihood = result.data.likelihood(result.model.likelihood)
@@ -291,8 +298,17 @@ def _draw_latents(result: Result, key: Any, x: np.ndarray, n: int) -> Any:
         return jnp.asarray(result.posterior.draw(key, x, n))
 
 
+_MANY = 2**14
+"""Rows from which on they are taken in blocks, so that nodes for all of them are never there at once."""
+_BLOCK = 2**12
+
+
 def _over_rows(likelihood: Likelihood, function, *rows):
-    return jax.vmap(function, in_axes=(row_axes(likelihood), *(0 for _ in rows)))(likelihood, *rows)
+    axes = row_axes(likelihood)
+    if jax.tree.leaves(rows)[0].shape[0] < _MANY:
+        return jax.vmap(function, in_axes=(axes, *(0 for _ in rows)))(likelihood, *rows)
+    own, shared = eqx.partition(likelihood, jax.tree.map(lambda axis: axis == 0, axes, is_leaf=lambda a: a is None))
+    return jax.lax.map(lambda row: function(eqx.combine(row[0], shared), *row[1]), (own, rows), batch_size=_BLOCK)
 
 
 @jax.jit

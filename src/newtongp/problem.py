@@ -66,12 +66,9 @@ class Setup:
         self.data = data_room.read_data(x, y, model)
         place = model.prior.place(self.data.x)
         self.order = Order(place.rows, self.data.x.shape[0])
-        self.problem = Problem(
-            _prepare(model.prior, place.inputs),
-            self.order.likelihood(self.data.likelihood(model.likelihood)),
-            jax.device_put(self.order.positions(self.data.y)),
-            jax.device_put(self.order.positions(self.data.observed, fill=False)),
-        )
+        likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
+        y, observed = self.order.positions(self.data.y), self.order.positions(self.data.observed, fill=False)
+        self.problem = Problem(_prepare(model.prior, place.inputs), likelihood, *jax.device_put((y, observed)))
 
 
 @compiled

@@ -116,6 +116,9 @@ class History:
 class Result:
     """What inference found: q(f), its energy, how it got there, and predictions from it.
 
+    `sites` and `marginals` have one entry a row of the data. Where nothing of single rows was kept (a `SparseGP` with
+    `storage="tied"`) they are None, and so is `data` where it was read in chunks.
+
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
     >>> result = ng.infer(model, [0.0, 1.0, 2.0], [1, 0, 3])
@@ -130,26 +133,30 @@ class Result:
         *,
         model: Model,
         method: Any,
-        data: Data,
+        data: Any,
         status: Status,
         energy: float,
         residual: float,
         steps: int,
         history: History,
-        sites: Sites,
-        marginals: Gaussian,
+        sites: Any,
+        marginals: Any,
         condition: Callable[[], Posterior],
+        site_marginals: Gaussian | None = None,
     ):
         self.model = model
         self.method = method
-        self.data = data
+        # None is for results of batches only, which say so: types are those of all others.
+        self.data: Data = data
         self.status = status
         self.energy = energy
         self.residual = residual
         self.steps = steps
         self.history = history
-        self.sites = sites
-        self.marginals = marginals
+        self.sites: Sites = sites
+        self.marginals: Gaussian = marginals
+        # Of what the sites act on: f itself, or for a sparse prior its projection on the inducing variables.
+        self.site_marginals: Gaussian = marginals if site_marginals is None else site_marginals
         self._condition = condition
 
     def __repr__(self) -> str:

@@ -55,8 +55,16 @@ class Step(eqx.Module):
     """What `history.objective` holds: "objective" or "residual"."""
 
     @abc.abstractmethod
-    def start(self, sites: Sites, stationary: bool) -> Any:
-        """The state before the first step."""
+    def start(self, sites: Sites, stationary: bool, guardable: bool = False) -> Any:
+        """The state before the first step.
+
+        `stationary` says whether the same sites always have the same proposal, `guardable` whether proposals without
+        negative curvature can be had as well.
+        """
+
+    def guards(self, state: Any) -> Bool[Array, ""] | None:
+        """Whether the next proposal is to be made without negative curvature; None if this is never asked for."""
+        return None
 
     @abc.abstractmethod
     def size(self, state: Any) -> Float[Array, ""]:
@@ -88,7 +96,7 @@ class Constant(Step):
         if isinstance(self.rho, np.ndarray) and not 0.0 < self.rho <= 1.0:
             raise ValueError(f"rho must be greater than 0 and at most 1, got {rho!r}")
 
-    def start(self, sites, stationary):
+    def start(self, sites, stationary, guardable=False):
         return None
 
     def size(self, state):
@@ -219,12 +227,43 @@ def unless(first: Bool[Array, ""], before: Any, after: Any) -> Any:
     return jax.tree.map(lambda old, new: new if new.ndim == 2 else jnp.where(first, old, new), before, after)
 
 
+class _Guard(eqx.Module):
+    """Whether negative curvature is left out at present, and for how long."""
+
+    on: Bool[Array, ""]
+    left: Any
+    """Accepted steps until the other way is tried again."""
+    pause: Any
+    """How many of them there will be next time with the guard on."""
+
+
+_GUARD_BELOW = 0.2
+"""A step this short is a sign that negative curvature leads nowhere from here."""
+_UNGUARD_BELOW = 0.01
+_PAUSE, _LONGEST_PAUSE = 5, 40
+
+
+def _next_guard(guard: _Guard, accept: Bool[Array, ""], refused: Bool[Array, ""], size: Float[Array, ""]):
+    """The guard after a trial, and the ρ to go on with; `size` is what ρ would be by itself."""
+    left = jnp.where(accept, jnp.maximum(guard.left - 1, 0), guard.left)
+    put_on = refused & ~guard.on & (left == 0) & (size < _GUARD_BELOW)
+    useless = refused & guard.on & (size < _UNGUARD_BELOW)
+    take_off = accept & guard.on & (left == 0)
+    helped = accept & ~guard.on & (size >= 1.0)
+    on = jnp.where(put_on, True, jnp.where(useless | take_off, False, guard.on))
+    size = jnp.where(put_on | take_off, 1.0, jnp.where(useless, 0.5 * _GUARD_BELOW, size))
+    pause = jnp.where(take_off, jnp.minimum(2 * guard.pause, _LONGEST_PAUSE), jnp.where(helped, _PAUSE, guard.pause))
+    left = jnp.where(put_on, guard.pause, jnp.where(useless, _PAUSE, left))
+    return _Guard(on, left, pause), size, put_on | useless | take_off
+
+
 class _Progress(eqx.Module):
-    """ρ, the last accepted residuals (Damped only), and the memory of the acceleration."""
+    """ρ, the last accepted residuals (Damped only), the memory of the acceleration, and the guard (Backtracking)."""
 
     size: Float[Array, ""]
     recent: Float[Array, " R"]
     memory: _Acceleration
+    guard: _Guard | None = None
 
 
 class Backtracking(Step):
@@ -233,6 +272,10 @@ class Backtracking(Step):
     For methods whose fixed points are the stationary points of an objective. Where the objective can no
     longer tell two points apart, the fixed-point residual must not grow instead. Where convergence is slow,
     Anderson acceleration is tried first, and kept only if it passes the same test.
+
+    Far from the optimum, negative curvature can allow only tiny steps before the posterior is improper. Then it is left
+    out of the proposals for some steps (the eigenvalues of a row's precision that are negative become zero), and
+    tried again from time to time: at the optimum it belongs.
 
     >>> float(Backtracking(shorten=0.25).shorten)
     0.25
@@ -248,11 +291,15 @@ class Backtracking(Step):
         self.lengthen = parameter(lengthen, "lengthen", lower=1.0, strict=False)
         self.accelerate = bool(accelerate)
 
-    def start(self, sites, stationary):
-        return _Progress(jnp.ones(()), jnp.zeros(0), _no_acceleration(sites, self.accelerate and stationary))
+    def start(self, sites, stationary, guardable=False):
+        guard = _Guard(jnp.zeros((), dtype=bool), jnp.zeros((), dtype=int), jnp.asarray(_PAUSE)) if guardable else None
+        return _Progress(jnp.ones(()), jnp.zeros(0), _no_acceleration(sites, self.accelerate and stationary), guard)
 
     def size(self, state):
         return state.size
+
+    def guards(self, state):
+        return None if state.guard is None else state.guard.on
 
     def trial(self, state, move):
         return _trial(state, move)
@@ -267,8 +314,13 @@ class Backtracking(Step):
         shorter = jnp.where(accelerated, state.size, self.shorten * state.size)
         longer = jnp.minimum(1.0, self.lengthen * state.size)
         memory = _remember(state.memory, accept, after.residual > _SLOW * before.residual)
-        judged = _Progress(jnp.where(accept, longer, shorter), state.recent, memory)
-        return Verdict(accept, judged, ~accept & (shorter < _SHORTEST))
+        size, guard = jnp.where(accept, longer, shorter), state.guard
+        if guard is not None:
+            guard, size, changed = _next_guard(guard, accept, ~accept & ~accelerated, size)
+            # What was remembered belongs to the other kind of proposals.
+            memory = eqx.tree_at(lambda m: m.filled, memory, jnp.where(changed, 0, memory.filled))
+            memory = eqx.tree_at(lambda m: m.next, memory, memory.next & ~changed)
+        return Verdict(accept, _Progress(size, state.recent, memory, guard), ~accept & (size < _SHORTEST))
 
 
 class Damped(Step):
@@ -293,7 +345,7 @@ class Damped(Step):
         self.patient = parameter(patient, "patient", lower=0.0, upper=1.0)
         self.accelerate = bool(accelerate)
 
-    def start(self, sites, stationary):
+    def start(self, sites, stationary, guardable=False):
         # A method that remembers (quasi-Newton) is no fixed map, and has nothing to extrapolate from.
         memory = _no_acceleration(sites, self.accelerate and stationary)
         return _Progress(jnp.asarray(self.rho, dtype=float), jnp.full(_RECENT, jnp.inf), memory)

@@ -16,6 +16,20 @@ from .stationary_blocks import RBF_ORDERS, MaternBlock, RBFBlock
 _MATERN_POLYNOMIALS = ((1.0,), (1.0, 1.0), (1.0, 1.0, 1 / 3), (1.0, 1.0, 2 / 5, 1 / 15))
 
 
+_FEW_COLUMNS = 16
+
+
+def _squared_distance(x1: Float[Array, " P"], x2: Float[Array, " P"], lengthscale: Any) -> Float[Array, ""]:
+    """Σ_p (x_p − x'_p)²/lengthscale_p²; of a few columns one by one, which twice as fast fills a gram matrix."""
+    if x1.shape[0] > _FEW_COLUMNS:
+        return jnp.sum(((x1 - x2) / lengthscale) ** 2)
+    scales = jnp.broadcast_to(jnp.asarray(lengthscale), x1.shape)
+    total = ((x1[0] - x2[0]) / scales[0]) ** 2
+    for p in range(1, x1.shape[0]):
+        total = total + ((x1[p] - x2[p]) / scales[p]) ** 2
+    return total
+
+
 class Stationary(Kernel):
     """A kernel of r² = Σ_p (x_p − x'_p)²/lengthscale_p²: one lengthscale for all columns, or one for each."""
 
@@ -28,7 +42,7 @@ class Stationary(Kernel):
 
     def evaluate(self, x1, x2):
         """k(x1, x2) for one pair of inputs."""
-        return self.variance * self.correlation(jnp.sum(((x1 - x2) / self.lengthscale) ** 2))
+        return self.variance * self.correlation(_squared_distance(x1, x2, self.lengthscale))
 
     def check_inputs(self, dimension: int) -> None:
         """Raise ValueError unless there is one lengthscale, or one a column."""

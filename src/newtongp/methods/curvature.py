@@ -189,7 +189,10 @@ class QuasiNewton(Curvature):
         if self.initial is not None:
             return -self.initial * jnp.eye(size)
         curvature = jnp.abs(jnp.diagonal(hessian))
-        diagonal = jnp.maximum(curvature, 0.01 / jnp.diagonal(marginal.covariance))
+        variance = jnp.diagonal(marginal.covariance)
+        # A row that its site cannot move, far from all inducing inputs of a sparse prior, has no variance.
+        least = jnp.where(variance > 0.0, 0.01 / jnp.where(variance > 0.0, variance, 1.0), 0.0)
+        diagonal = jnp.maximum(curvature, least)
         rest = jnp.full(size - diagonal.shape[0], jnp.mean(diagonal))
         return -jnp.diag(jnp.concatenate([diagonal, rest]))
 

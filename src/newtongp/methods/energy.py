@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ..cubature import Cubature
-from ..gaussian import Gaussian, Sites, cavity, relative_log_expected_site_power
+from ..gaussian import Gaussian, Sites, cavity, relative_log_expected_site_power, widened
 from ..likelihoods.base import Likelihood, row_log_prob
 from .expectation import expected_log_density, log_expected_density
 
@@ -31,15 +31,42 @@ def row_energy(
     marginal: Gaussian,
     site: Sites,
     cubature: Cubature | None,
+    extra: Float[Array, "D D"] | None = None,
 ) -> RowEnergy:
-    """One row's share of the energy of this kind ("vfe", "laplace" or "pep")."""
+    """One row's share of the energy of this kind ("vfe", "laplace" or "pep").
+
+    With `extra`, the covariance of e, the site and the marginal are those of g, and y depends on f = g + e
+    (`eq:sparse-vfe`): expectations of the likelihood are over f, all else is about g.
+    """
     always = jnp.ones((), dtype=bool)
     if kind == "vfe":
-        expected = expected_log_density(likelihood, y, marginal, cubature).value
+        expected = expected_log_density(likelihood, y, widened(marginal, extra), cubature).value
         return RowEnergy(-expected - 0.5 * jnp.sum(site.precision * marginal.covariance), always)
     if kind == "laplace":
         return RowEnergy(-row_log_prob(likelihood, y, marginal.mean), always)
     without = cavity(marginal, site, power)
-    log_p = log_expected_density(likelihood, y, without.gaussian, cubature, power)
+    log_p = log_expected_density(likelihood, y, widened(without.gaussian, extra), cubature, power)
     log_t = relative_log_expected_site_power(without, marginal, site, power)
     return RowEnergy(log_t - log_p / power, without.proper)
+
+
+def tied_row_energy(
+    kind: str,
+    power: float,
+    likelihood: Likelihood,
+    y: Float[Array, " P"],
+    marginal: Gaussian,
+    cavity: Gaussian,
+    cubature: Cubature | None,
+    extra: Float[Array, "D D"] | None = None,
+) -> Float[Array, ""]:
+    """One row's share of the energy where rows have no sites of their own, but share one factor.
+
+    `cavity` is the marginal without the row's share of it. What the factor adds is not the rows' (`eq:sparse-vfe`,
+    `eq:sparse-pep-energy`).
+    """
+    if kind == "vfe":
+        return -expected_log_density(likelihood, y, widened(marginal, extra), cubature).value
+    if kind == "laplace":
+        return -row_log_prob(likelihood, y, marginal.mean)
+    return -log_expected_density(likelihood, y, widened(cavity, extra), cubature, power) / power

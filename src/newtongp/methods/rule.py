@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ..cubature import Cubature, check_cubature
-from ..gaussian import Gaussian, Sites, cavity
+from ..gaussian import Gaussian, Sites, cavity, widened
 from ..likelihoods.base import Likelihood
 from ..linalg import small_root, small_solve, symmetrise
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
@@ -103,30 +103,47 @@ def evaluate(
     observed: Bool[Array, ""],
     marginal: Gaussian,
     site: Sites,
+    extra: Float[Array, "D D"] | None = None,
 ) -> tuple[RowView, RowNumbers]:
-    """Look at one row's likelihood around its marginal. A row that is not observed contributes nothing."""
+    """Look at one row's likelihood around its marginal. A row that is not observed contributes nothing.
+
+    With `extra`, the site and the marginal are those of g, and the likelihood is that of f = g + e with Cov e = extra.
+    """
     target = method.target
     point, proper = marginal, jnp.ones((), dtype=bool)
     if target.power > 0.0:
         without = cavity(marginal, site, target.power)
         point, proper = without.gaussian, without.proper
-    expansion = target.expand(likelihood, y, point, method.cubature)
-    hessian = method.curvature.evaluate(target, likelihood, y, point, method.cubature, expansion)
-    energy = row_energy(target.energy, method.energy_power, likelihood, y, marginal, site, method.cubature)
-    nothing = jnp.zeros(())
+    view = view_around(method, likelihood, y, observed, marginal, point, extra)
+    energy = row_energy(target.energy, method.energy_power, likelihood, y, marginal, site, method.cubature, extra)
+    return view, RowNumbers(
+        jnp.where(observed, energy.value, jnp.zeros(())),
+        ~observed | (proper & energy.proper),
+    )
+
+
+def view_around(
+    method: Method,
+    likelihood: Likelihood,
+    y: Float[Array, " P"],
+    observed: Bool[Array, ""],
+    marginal: Gaussian,
+    point: Gaussian,
+    extra: Float[Array, "D D"] | None = None,
+) -> RowView:
+    """Look at one row's likelihood around a point: its marginal, or its cavity."""
+    target = method.target
+    # A derivative in the mean of g, or in its covariance, is one in that of f.
+    around = widened(point, extra)
+    expansion = target.expand(likelihood, y, around, method.cubature)
+    hessian = method.curvature.evaluate(target, likelihood, y, around, method.cubature, expansion)
     wanted = method.curvature.looks_at_covariance and target.uses_covariance
     slope = expansion.covariance_gradient if wanted else None
-    return (
-        RowView(
-            _where(observed, point, marginal),
-            jnp.where(observed, expansion.gradient, 0.0),
-            jnp.where(observed, hessian, 0.0),
-            None if slope is None else jnp.where(observed, slope, 0.0),
-        ),
-        RowNumbers(
-            jnp.where(observed, energy.value, nothing),
-            ~observed | (proper & energy.proper),
-        ),
+    return RowView(
+        _where(observed, point, marginal),
+        jnp.where(observed, expansion.gradient, 0.0),
+        jnp.where(observed, hessian, 0.0),
+        None if slope is None else jnp.where(observed, slope, 0.0),
     )
 
 

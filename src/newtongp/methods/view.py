@@ -10,7 +10,7 @@ class RowView(eqx.Module):
     """What a proposal needs of the likelihood around one row's marginal."""
 
     point: Gaussian
-    """Where the target was expanded: the marginal, or the cavity."""
+    """Where the target was expanded: the marginal, or the cavity, of what the site acts on."""
     gradient: Float[Array, "*rows D"]
     hessian: Float[Array, "*rows D D"]
     covariance_gradient: Float[Array, "*rows D D"] | None

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
@@ -22,6 +23,11 @@ class Conditioned(eqx.Module):
     log_det: Float[Array, ""]
     """log det(I + ΛK): how much the sites have narrowed it."""
     proper: Bool[Array, ""]
+    extra: Float[Array, "N D D"] | None = None
+    """Where sites act not on f but on g, with f = g + e and e independent of all else: the covariance of e.
+
+    Marginals are then those of g.
+    """
 
 
 class Place(NamedTuple):
@@ -52,11 +58,15 @@ class Workspace(eqx.Module):
         makes the program smaller.
         """
 
+    def whole(self, marginals: Gaussian) -> Gaussian:
+        """The marginals of f, from those of what the sites act on: f itself, unless the prior is a sparse one."""
+        return marginals
+
 
 class Posterior(eqx.Module):
     """q(f): marginals at the data, and what is needed to predict and to sample anywhere."""
 
-    marginals: eqx.AbstractVar[Gaussian]
+    marginals: eqx.AbstractVar[Any]
     log_normaliser: eqx.AbstractVar[Any]
 
     @abc.abstractmethod
@@ -70,6 +80,14 @@ class Posterior(eqx.Module):
     @abc.abstractmethod
     def draw(self, key: Any, x: Any, n: int) -> Any:
         """n joint draws of f at new inputs, (n, M, D)."""
+
+
+def over_pairs(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:
+    """One matrix a latent, of independent latents, as one matrix over (row, latent) pairs."""
+    latents, rows, columns = gram.shape
+    if latents == 1:
+        return gram[0]
+    return jnp.einsum("dnm,de->ndme", gram, jnp.eye(latents)).reshape(rows * latents, columns * latents)
 
 
 @functools.partial(jax.jit, static_argnums=(2, 3))

@@ -19,7 +19,7 @@ from ..gaussian import Gaussian, Sites
 from ..kernels import Independent, Kernel, diagonals, grams, num_latents
 from ..means import as_mean
 from ..precision import in_double
-from .base import Conditioned, Posterior, Prior, Workspace, draws_of
+from .base import Conditioned, Posterior, Prior, Workspace, draws_of, over_pairs
 
 
 class GP(Prior):
@@ -144,14 +144,6 @@ def _project_right(matrix: Float[Array, "A ND"], roots: Float[Array, "N D D"]) -
         return matrix * roots[:, 0, 0][None, :]
     blocks = matrix.reshape(-1, rows, latents)
     return jnp.einsum("and,ndr->anr", blocks, roots).reshape(-1, rows * latents)
-
-
-def _full(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:
-    """Independent latents as one matrix over (row, latent) pairs."""
-    latents, rows, columns = gram.shape
-    if latents == 1:
-        return gram[0]
-    return jnp.einsum("dnm,de->ndme", gram, jnp.eye(latents)).reshape(rows * latents, columns * latents)
 
 
 def _block_diagonal(factor: Float[Array, "A ND"], latents: int) -> Float[Array, "N D D"]:
@@ -329,7 +321,7 @@ class DensePosterior(Posterior):
     @jax.jit
     def joint(self, x: Float[Array, "M P"]) -> Gaussian:
         cross, half, negative_half = self._halves(x)
-        prior = _full(grams(self.prior.kernel, x, x))
+        prior = over_pairs(grams(self.prior.kernel, x, x))
         covariance = prior - half.T @ half + negative_half.T @ negative_half
         return Gaussian(self._mean(x, cross).reshape(-1), linalg.symmetrise(covariance))
 

@@ -1,24 +1,23 @@
 """Bayesian linear models: f = Xw with Gaussian weights w, conditioned in the space of the weights.
 
 With prior covariance S = LLᵀ and features Ψ = XL, the weights in units of the prior, v = L⁻¹(w − mean), have prior
-N(0, I) and posterior precision B = I + ΨᵀΛΨ. It is positive definite exactly when the posterior is proper, whatever
-the signs of Λ; and log det B = log det(I + ΛK) for the K = XSXᵀ that is never formed. Everything is read off
-T = L_B⁻¹, with B⁻¹ = TᵀT, as sums of squares: no variance is a difference.
+N(0, I): `weight_space.py` conditions them on sites.
 """
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
 from .. import linalg
 from ..gaussian import Gaussian, Sites
 from ..precision import in_double, parameter
+from . import weight_space
 from .base import Conditioned, Posterior, Prior, Workspace
 
 
@@ -87,15 +86,14 @@ class LinearModel(Prior):
         return LinearWorkspace(_times_root(x, self.prior_covariance), x @ self._prior_mean(x.shape[1]).T)
 
     def condition(self, workspace: "LinearWorkspace", sites: Sites) -> "LinearPosterior":
-        factor, whitened, shift = workspace.solve(sites)
-        size = workspace.features.shape[1]
+        solved = workspace.solve(sites)
         # T(I ⊗ Lᵀ): the covariance of the weights is its square.
-        half = _times_root_transposed(factor.inverse.reshape(-1, self.latents, size), self.prior_covariance)
-        mean = self._prior_mean(size) + _times_root_transposed(whitened, self.prior_covariance)
+        half = _times_root_transposed(solved.half, self.prior_covariance)
+        mean = self._prior_mean(half.shape[2]) + _times_root_transposed(solved.mean, self.prior_covariance)
         flat = half.reshape(half.shape[0], -1)
         return LinearPosterior(
-            Gaussian(workspace.mean + shift, _covariances(factor.blocks(size), workspace.features)),
-            _log_normaliser(workspace, sites, shift, factor.log_det),
+            Gaussian(workspace.mean + solved.shift, weight_space.covariances(solved.half, workspace.features[None])),
+            weight_space.log_normaliser(workspace.mean, sites, solved),
             Gaussian(mean.reshape(-1), flat.T @ flat),
             half,
         )
@@ -212,7 +210,7 @@ def _times_root_transposed(values: Float[Array, "*K P"], covariance: Any) -> Flo
     return values @ root.T if root.ndim == 2 else values * jnp.broadcast_to(root, values.shape)
 
 
-# Conditioning. Vectors over weights are (D, P); flattened, the weights of one latent are together. ---
+# Conditioning ---------------------------------------------------------------------------------------
 
 
 class LinearWorkspace(Workspace):
@@ -222,122 +220,14 @@ class LinearWorkspace(Workspace):
     mean: Float[Array, "N D"]
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
-        factor, whitened, shift = self.solve(sites)
-        covariance = _covariances(factor.blocks(self.features.shape[1]), self.features)
-        marginals = Gaussian(self.mean + shift, covariance)
-        return Conditioned(marginals, jnp.sum(whitened**2), factor.log_det, factor.proper)
+        solved = self.solve(sites)
+        covariance = weight_space.covariances(solved.half, self.features[None])
+        marginals = Gaussian(self.mean + solved.shift, covariance)
+        return Conditioned(marginals, jnp.sum(solved.mean**2), solved.log_det, solved.proper)
 
-    def solve(self, sites: Sites) -> tuple["_Factor", Float[Array, "D P"], Float[Array, "N D"]]:
-        """T, the posterior mean of v, and m − μ = Ψv."""
-        factor = _factorise(self.features, sites.precision)
-        whitened = _whitened_mean(self.features, sites.precision, _tilt(self, sites), factor.inverse)
-        return factor, whitened, self.features @ whitened.T
-
-
-class _Factor(NamedTuple):
-    """T with (I + ΨᵀΛΨ)⁻¹ = TᵀT, lower triangular."""
-
-    inverse: Float[Array, "DP DP"]
-    log_det: Float[Array, ""]
-    proper: Bool[Array, ""]
-
-    def blocks(self, size: int) -> Float[Array, "DP D P"]:
-        return self.inverse.reshape(self.inverse.shape[0], -1, size)
-
-
-_PLAIN = 1e6
-"""Up to this size of B its Cholesky factor loses no more than six digits of sixteen."""
-
-
-def _factorise(features: Float[Array, "N P"], precision: Float[Array, "N D D"]) -> _Factor:
-    sizes = jnp.sum(jnp.abs(precision), axis=(1, 2))
-    largest = jnp.max(sizes @ features**2)
-    return jax.lax.cond(largest < _PLAIN, _factorise_plainly, _factorise_twice, features, precision)
-
-
-def _factorise_plainly(features: Float[Array, "N P"], precision: Float[Array, "N D D"]) -> _Factor:
-    matrix = _gram(features, precision)
-    factor = linalg.cholesky(matrix + jnp.eye(matrix.shape[0]))
-    return _inverted(factor, jnp.eye(matrix.shape[0]), linalg.log_det_from_cholesky(factor))
-
-
-def _factorise_twice(features: Float[Array, "N P"], precision: Float[Array, "N D D"]) -> _Factor:
-    """A first factor of B, and a second of what it leaves of B.
-
-    With very precise sites B is large in some directions and I in others, which its sum forgets: they come back
-    in T₁BT₁ᵀ = T₁T₁ᵀ + (ΨT₁ᵀ)ᵀΛ(ΨT₁ᵀ), near I, with nothing large in it. Any T₁ gives the same B⁻¹: it is of the
-    positive part of Λ so that it always exists, lifted by rounding's size, and a constant to derivatives.
-    """
-    fixed_features, fixed_precision = jax.lax.stop_gradient((features, precision))
-    rough = _gram(fixed_features, jax.vmap(linalg.project_psd)(fixed_precision))
-    identity = jnp.eye(rough.shape[0])
-    lift = 10.0 * jnp.finfo(rough.dtype).eps * jnp.trace(rough)
-    first = linalg.cholesky(rough + (1.0 + lift) * identity)
-    inverse = linalg.solve_lower(first, identity)
-    rows = jnp.einsum("adp,np->nda", inverse.reshape(rough.shape[0], -1, features.shape[1]), features)
-    weighted = jnp.einsum("nde,nea->nda", precision, rows)
-    left = inverse @ inverse.T + jnp.einsum("nda,ndb->ab", rows, weighted)
-    second = linalg.cholesky(linalg.symmetrise(left))
-    return _inverted(second, inverse, linalg.log_det_from_cholesky(first) + linalg.log_det_from_cholesky(second))
-
-
-def _inverted(factor: Float[Array, "DP DP"], right: Float[Array, "DP DP"], log_det: Float[Array, ""]) -> _Factor:
-    return _Factor(linalg.solve_lower(factor, right), log_det, jnp.all(jnp.isfinite(jnp.diagonal(factor))))
-
-
-def _gram(features: Float[Array, "N P"], precision: Float[Array, "N D D"]) -> Float[Array, "DP DP"]:
-    """ΨᵀΛΨ; one latent after the other, so that nothing larger than N·P·D is made."""
-    latents, size = precision.shape[1], features.shape[1]
-    rows = []
-    for d in range(latents):
-        weighted = precision[:, d, :, None] * features[:, None, :]
-        rows.append(jnp.einsum("np,neq->peq", features, weighted).reshape(size, latents * size))
-    return jnp.concatenate(rows)
-
-
-def _covariances(half: Float[Array, "DP D P"], x: Float[Array, "N P"]) -> Float[Array, "N D D"]:
-    """The D × D covariance of every row, (I ⊗ xₙ)ᵀ half ᵀ half (I ⊗ xₙ), for a block lower triangular half."""
-    size, latents = x.shape[1], half.shape[1]
-    total = jnp.zeros((x.shape[0], latents, latents))
-    for e in range(latents):
-        block = half[e * size : (e + 1) * size, : e + 1]
-        rows = jnp.einsum("adp,np->nda", block, x)
-        total = total.at[:, : e + 1, : e + 1].add(jnp.einsum("nda,nea->nde", rows, rows))
-    return total
-
-
-def _tilt(workspace: LinearWorkspace, sites: Sites) -> Float[Array, "N D"]:
-    """λ − Λμ: what the sites ask for beyond the prior mean."""
-    return sites.linear - jnp.einsum("nij,nj->ni", sites.precision, workspace.mean)
-
-
-def _whitened_mean(
-    features: Float[Array, "N P"],
-    precision: Float[Array, "N D D"],
-    tilt: Float[Array, "N D"],
-    inverse: Float[Array, "DP DP"],
-) -> Float[Array, "D P"]:
-    """B⁻¹Ψᵀ(λ − Λμ), refined.
-
-    The tilt is of the size of Λ, and so are the errors of B⁻¹Ψᵀ times it. What is left of it, λ − Λm, is not:
-    B⁻¹ times the residual Ψᵀ(λ − Λm) − v takes them out again.
-    """
-
-    def solve(right: Float[Array, "D P"]) -> Float[Array, "D P"]:
-        return (inverse.T @ (inverse @ right.reshape(-1))).reshape(right.shape)
-
-    mean = solve(tilt.T @ features)
-    for _ in range(2):
-        left = tilt - jnp.einsum("nij,nj->ni", precision, features @ mean.T)
-        mean = mean + solve(left.T @ features - mean)
-    return mean
-
-
-def _log_normaliser(workspace: LinearWorkspace, sites: Sites, shift, log_det) -> Float[Array, ""]:
-    """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
-    tilt = _tilt(workspace, sites)
-    linear = jnp.sum((sites.linear + tilt) * workspace.mean)
-    return -0.5 * log_det + 0.5 * linear + 0.5 * jnp.sum(tilt * shift)
+    def solve(self, sites: Sites) -> weight_space.Solved:
+        """The posterior of the weights in units of the prior."""
+        return weight_space.solve(self.features[None], self.mean, sites)
 
 
 class LinearPosterior(Posterior):
@@ -357,7 +247,7 @@ class LinearPosterior(Posterior):
     @jax.jit
     def predict(self, x: Float[Array, "M P"]) -> Gaussian:
         half, mean = self._at(x)
-        return Gaussian(x @ mean.T, _covariances(half, x))
+        return Gaussian(x @ mean.T, weight_space.covariances(half, x[None]))
 
     @in_double
     @jax.jit
@@ -372,8 +262,8 @@ class LinearPosterior(Posterior):
         # Through draws of the weights: linear in the number of rows.
         half, mean = self._at(x)
         noise = jax.random.normal(key, (n, half.shape[0]), dtype=half.dtype)
-        weights = mean[None] + jnp.einsum("na,adp->ndp", noise, half)
-        return jnp.einsum("mp,ndp->nmd", x, weights)
+        drawn = mean[None] + jnp.einsum("na,adp->ndp", noise, half)
+        return jnp.einsum("mp,ndp->nmd", x, drawn)
 
     def _at(self, x) -> tuple[Any, Any]:
         """The half and the mean of the weights (D, P), for inputs with a column for each."""

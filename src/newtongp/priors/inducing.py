@@ -1,0 +1,142 @@
+"""Inducing inputs: as they were given, or chosen from the data."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.core
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import linalg
+from ..kernels import Kernel, diagonal, gram
+from ..precision import NotRealError, as_real, in_double
+
+SELECTIONS = ("greedy", "kmeans")
+
+MOST_ROWS = 2**14
+"""Rows to choose from: with more, this many of them are drawn first."""
+_ROUNDS = 20
+
+
+def read_inducing(given: Any, latents: int) -> tuple[Any, ...]:
+    """One (M, P) array for all latents, or one a latent."""
+    if not _one_a_latent(given, latents):
+        return (_read(given, "inducing"),)
+    if len(given) != latents:
+        raise ValueError(
+            f"inducing must be one array for all latents, or a list with one a latent, got {len(given)} array(s) for "
+            f"{latents} latent(s)"
+        )
+    arrays = tuple(_read(each, f"inducing[{d}]") for d, each in enumerate(given))
+    if len({each.shape[1] for each in arrays}) > 1:
+        raise ValueError(
+            "inducing must have the columns of x for every latent, got shapes "
+            f"{', '.join(str(each.shape) for each in arrays)}"
+        )
+    return arrays
+
+
+def _one_a_latent(given: Any, latents: int) -> bool:
+    """Whether this is a list of arrays, and not one array written as a list of its rows."""
+    if not isinstance(given, (list, tuple)) or not given:
+        return False
+    if not all(isinstance(each, (np.ndarray, jax.Array)) and each.ndim >= 1 for each in given):
+        return False
+    return latents > 1 or given[0].ndim == 2
+
+
+def _read(given: Any, name: str) -> Any:
+    if isinstance(given, jax.core.Tracer):
+        return given
+    try:
+        array = as_real(given)
+    except NotRealError:
+        raise ValueError(f"{name} must be a number of inducing inputs or an array of them, got {given!r}") from None
+    array = array[:, None] if array.ndim == 1 else array
+    if array.ndim != 2 or array.size == 0:
+        raise ValueError(
+            f"{name} must be a number of inducing inputs, or an array with one a row and the columns of x, got "
+            f"shape {array.shape}"
+        )
+    if not np.all(np.isfinite(array)):
+        row = np.argwhere(~np.isfinite(array))[0][0]
+        raise ValueError(f"{name} must be finite, but row {row} is {array[row].tolist()}: drop that row")
+    return array
+
+
+class Sample:
+    """Rows drawn at random from a data set that comes in parts: the same ones, however it is cut."""
+
+    def __init__(self, seed: int):
+        self._rng, self._keys, self._rows = np.random.default_rng(seed), np.zeros(0), np.zeros((0, 0))
+
+    def see(self, x: np.ndarray) -> None:
+        """The next rows of the data."""
+        keys = np.append(self._keys, self._rng.random(x.shape[0]))
+        rows = np.concatenate([self._rows.reshape(-1, x.shape[1]), x])
+        first = np.argsort(keys)[:MOST_ROWS]
+        self._keys, self._rows = keys[first], rows[first]
+
+    @property
+    def rows(self) -> np.ndarray:
+        """At most `MOST_ROWS` of the rows seen, in random order."""
+        return self._rows
+
+
+def choose(
+    kernels: tuple[Kernel, ...], rows: np.ndarray, count: int, selection: str, seed: int
+) -> tuple[np.ndarray, ...]:
+    """Inducing inputs of every latent, from a sample of rows: fewer than `count` where more would add nothing."""
+    distinct = np.unique(rows, axis=0)
+    if distinct.shape[0] <= count:
+        return (distinct,) * len(kernels)
+    if selection == "kmeans":
+        return (_kmeans(rows, count, np.random.default_rng([seed, 1])),) * len(kernels)
+    return tuple(_greedy(kernel, rows, count) for kernel in kernels)
+
+
+_NOTHING_LEFT = 1e-12
+"""Of the largest variance: rows that would add no more than this are predicted by those already taken."""
+
+
+@in_double
+def _greedy(kernel: Kernel, x: np.ndarray, count: int) -> np.ndarray:
+    """Rows of x, each the one whose f is least known given those before: a pivoted Cholesky factor."""
+    taken, added = _pivots(kernel, x, count)
+    useful = np.asarray(added) > _NOTHING_LEFT * float(added[0])
+    useful[0] = True
+    return x[np.asarray(taken)[useful]]
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _pivots(kernel: Kernel, x: Float[Array, "N P"], count: int):
+    return linalg.greedy_pivots(lambda row: gram(kernel, x, x[row][None])[:, 0], diagonal(kernel, x), count)
+
+
+def _kmeans(x: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
+    """The centres of clusters of rows, with every column in units of its own spread (Lloyd, from k-means++)."""
+    spread = x.std(axis=0)
+    scale = np.where(spread > 0.0, spread, 1.0)
+    scaled = x / scale
+    centres = scaled[[rng.integers(scaled.shape[0])]]
+    nearest = _squared_distances(scaled, centres)[:, 0]
+    while centres.shape[0] < count:
+        row = rng.choice(scaled.shape[0], p=nearest / nearest.sum())
+        centres = np.concatenate([centres, scaled[[row]]])
+        nearest = np.minimum(nearest, _squared_distances(scaled, scaled[[row]])[:, 0])
+    for _ in range(_ROUNDS):
+        distances = _squared_distances(scaled, centres)
+        owner = np.argmin(distances, axis=1)
+        sizes = np.bincount(owner, minlength=count)
+        sums = np.stack([np.bincount(owner, column, minlength=count) for column in scaled.T], axis=1)
+        moved = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], centres)
+        if np.array_equal(moved, centres):
+            break
+        centres = moved
+    return centres * scale
+
+
+def _squared_distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    squares = np.sum(x**2, axis=1)[:, None] + np.sum(centres**2, axis=1)[None, :]
+    return np.maximum(squares - 2.0 * x @ centres.T, 0.0)

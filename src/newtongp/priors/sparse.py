@@ -1,0 +1,291 @@
+"""The sparse Gaussian process: f through its values u at M inducing inputs, conditioned in the space of u.
+
+f = g + e with g = μ(x) + K(x, Z) K_ZZ⁻¹ (u − μ(Z)), and an e that is independent of u (`sec:sparse-gp`). Sites act on
+g alone, so that nothing of size M × M is kept for any row. With T the whitening of K_ZZ (TᵀT = K_ZZ⁻¹) the values
+v = T(u − μ(Z)) have prior N(0, I), and g − μ = Ψv for the features Ψ = K(x, Z)Tᵀ: `weight_space.py` does the rest, for
+sites of any sign. Directions in which K_ZZ is no more than rounding are left out of T. That is a sparse GP with
+slightly fewer inducing variables, hence a proper one: no jitter is needed.
+"""
+
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .. import linalg
+from ..gaussian import Gaussian, Sites, widened
+from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
+from ..means import as_mean
+from ..precision import in_double, to_host
+from . import inducing as inducing_inputs
+from . import weight_space
+from .base import Conditioned, Place, Posterior, Prior, Workspace, draws_of, over_pairs
+
+
+class SparseGP(Prior):
+    """A Gaussian process prior through M inducing inputs, for inputs of any dimension (`sec:sparse-gp`).
+
+    `kernel` is a kernel, or `kernels.Independent([k1, k2, ...])` for several latents; `mean` is a number or a mean
+    function, zero by default. `inducing` is an array of inducing inputs (M, P), a list of such arrays, one a latent, or
+    a number: then that many are chosen from the data, by `selection="greedy"` (each the row whose f is least known
+    given those before, for each latent's own kernel) or `"kmeans"` (centres of clusters, the same for all latents),
+    with `seed`. A step costs O(N M² D² + (M D)³) for N rows and D latents.
+
+    `storage="full"` keeps one site a row, N (D + D²) numbers; `storage="tied"` keeps only their product as a function
+    of the inducing variables, (M D)² numbers however many rows there are. That is the same for most methods; power EP
+    then takes the N-th part of it out for every row (stochastic power EP), and methods that remember something of
+    every row cannot be used.
+
+    The posterior has `.inducing`, the inducing inputs of every latent, and `.rank`, how many directions of K(Z, Z)
+    were above rounding and used: inducing inputs may repeat each other, or be far closer than a lengthscale.
+
+    >>> import numpy as np
+    >>> import newtongp as ng
+    >>> x = np.linspace(0.0, 10.0, 200)
+    >>> y = np.random.default_rng(0).poisson(np.exp(np.sin(x)))
+    >>> model = ng.Model(SparseGP(ng.kernels.Matern32(lengthscale=2.0), inducing=20), ng.likelihoods.Poisson())
+    >>> result = ng.infer(model, x, y)
+    >>> result.status.name, result.posterior.inducing[0].shape, result.posterior.rank.tolist()
+    ('CONVERGED', (20, 1), [20])
+    """
+
+    kernel: Kernel | Independent
+    inducing: tuple[Any, ...] | None
+    """One array for all latents, or one a latent; None if they are chosen from the data."""
+    mean: Any
+    count: int | None = eqx.field(static=True)
+    selection: str = eqx.field(static=True)
+    seed: int = eqx.field(static=True)
+    storage: str = eqx.field(static=True)
+
+    def __init__(
+        self,
+        kernel: Kernel | Independent,
+        inducing: Any,
+        mean: Any = None,
+        selection: str = "greedy",
+        seed: int = 0,
+        storage: str = "full",
+    ):
+        if not isinstance(kernel, (Kernel, Independent)):
+            raise ValueError(
+                f"kernel must be a kernel such as kernels.Matern32(), or kernels.Independent([...]), got {kernel!r}"
+            )
+        if selection not in inducing_inputs.SELECTIONS:
+            raise ValueError(f'selection must be "greedy" or "kmeans", got {selection!r}')
+        if storage not in ("full", "tied"):
+            raise ValueError(f'storage must be "full" or "tied", got {storage!r}')
+        self.storage = storage
+        self.kernel = kernel
+        self.count = _whole(inducing, "inducing", 1) if _is_number(inducing) else None
+        self.inducing = None if self.count is not None else inducing_inputs.read_inducing(inducing, num_latents(kernel))
+        self.mean = as_mean(mean, num_latents(kernel))
+        self.selection = selection
+        self.seed = _whole(seed, "seed", 0)
+
+    @property
+    def num_latents(self) -> int:
+        return num_latents(self.kernel)
+
+    def check_inputs(self, x: np.ndarray) -> None:
+        self.kernel.check_inputs(x.shape[1])
+        if self.inducing is not None and self.inducing[0].shape[1] != x.shape[1]:
+            raise ValueError(
+                f"inducing has {self.inducing[0].shape[1]} column(s), but x has {x.shape[1]}: inducing inputs are "
+                "inputs like those in x, with the same columns"
+            )
+
+    def place(self, x: np.ndarray) -> Place:
+        if self.storage == "tied":
+            raise ValueError('storage="tied" keeps no sites of single rows, as this needs: use storage="full"')
+        sample = self.new_sample()
+        if sample is not None:
+            sample.see(x)
+        return Place(SparseInputs(x, self.inducing_for(sample)), None)
+
+    def new_sample(self) -> inducing_inputs.Sample | None:
+        """What has to see the data before inducing inputs are chosen from it; None where they were given."""
+        return None if self.count is None else inducing_inputs.Sample(self.seed)
+
+    def inducing_for(self, sample: inducing_inputs.Sample | None) -> tuple[Any, ...]:
+        """The inducing inputs of every latent, as given or chosen from a sample of the data."""
+        kernels = latent_kernels(self.kernel)
+        if self.inducing is not None:
+            return self.inducing if len(self.inducing) > 1 else self.inducing * len(kernels)
+        assert self.count is not None and sample is not None
+        return inducing_inputs.choose(kernels, sample.rows, self.count, self.selection, self.seed)
+
+    def prepare(self, x: "SparseInputs") -> "SparseWorkspace":
+        projection = Projection.to(self.kernel, x.inducing)
+
+        def of_rows(_, inputs):
+            features, extra = projection.at(self.kernel, inputs)
+            return jnp.swapaxes(features, 0, 1), extra
+
+        numbers = self.num_latents * projection.size
+        features, extra = weight_space.map_over_rows(of_rows, None, jnp.asarray(x.x), numbers=numbers)
+        return SparseWorkspace(self.mean.means(x.x), jnp.swapaxes(features, 0, 1), extra, projection)
+
+    def condition(self, workspace: "SparseWorkspace", sites: Sites) -> "SparsePosterior":
+        solved = workspace.solve(sites)
+        covariance = weight_space.covariances(solved.half, workspace.features, triangular=True)
+        return SparsePosterior(
+            workspace.whole(Gaussian(workspace.mean + solved.shift, covariance)),
+            weight_space.log_normaliser(workspace.mean, sites, solved),
+            self,
+            workspace.projection,
+            solved.mean,
+            solved.half,
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, (list, tuple, jax.core.Tracer)) and np.ndim(value) == 0
+
+
+def _whole(value: Any, name: str, lower: int) -> int:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < lower:
+        array = " or an array of inducing inputs" if name == "inducing" else ""
+        raise ValueError(f"{name} must be an integer of at least {lower}{array}, got {value!r}")
+    return int(value)
+
+
+class SparseInputs(NamedTuple):
+    """The inputs of the data, and the inducing inputs of every latent."""
+
+    x: Any
+    inducing: tuple[Any, ...]
+
+
+class Projection(eqx.Module):
+    """From inputs to features: the inducing inputs of every latent, and the whitening of their covariance."""
+
+    inducing: tuple[Any, ...]
+    whitening: tuple[Any, ...]
+
+    @classmethod
+    def to(cls, kernel: Any, inducing: tuple[Any, ...]) -> "Projection":
+        """The projection on these inducing inputs."""
+        pairs = zip(latent_kernels(kernel), inducing, strict=True)
+        return cls(inducing, tuple(linalg.whitening(gram(each, z, z)) for each, z in pairs))
+
+    @property
+    def size(self) -> int:
+        """The largest number of inducing inputs that a latent has."""
+        return max(each.shape[0] for each in self.inducing)
+
+    @property
+    def rank(self) -> Any:
+        """How many directions of each latent's K(Z, Z) are above rounding."""
+        return jnp.stack([jnp.sum(jnp.any(each != 0.0, axis=1)) for each in self.whitening])
+
+    def features(self, kernel: Any, x: Float[Array, "N P"]) -> Float[Array, "D N M"]:
+        """Ψ = K(x, Z)Tᵀ of every latent; latents with fewer inducing inputs get columns of zeros."""
+        found = []
+        for each, z, whitening in zip(latent_kernels(kernel), self.inducing, self.whitening, strict=True):
+            features = gram(each, x, z) @ whitening.T
+            found.append(jnp.pad(features, ((0, 0), (0, self.size - z.shape[0]))))
+        return jnp.stack(found)
+
+    def at(self, kernel: Any, x: Float[Array, "N P"]) -> tuple[Float[Array, "D N M"], Float[Array, "N D D"]]:
+        """The features, and the covariance of e, K(x, x) − ΨΨᵀ, of every row."""
+        features = self.features(kernel, x)
+        left = jnp.maximum(diagonals(kernel, x) - jnp.sum(features**2, axis=2), 0.0)
+        return features, jax.vmap(jnp.diag, in_axes=1)(left)
+
+
+class SparseWorkspace(Workspace):
+    """What depends on the inputs alone: prior mean (N, D), features (D, N, M) and the covariance of e (N, D, D)."""
+
+    mean: Float[Array, "N D"]
+    features: Float[Array, "D N M"]
+    extra: Float[Array, "N D D"]
+    projection: Projection
+
+    def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
+        solved = self.solve(sites)
+        marginals = Gaussian(
+            self.mean + solved.shift, weight_space.covariances(solved.half, self.features, triangular=True)
+        )
+        return Conditioned(marginals, jnp.sum(solved.mean**2), solved.log_det, solved.proper, self.extra)
+
+    def whole(self, marginals: Gaussian) -> Gaussian:
+        return widened(marginals, self.extra)
+
+    def solve(self, sites: Sites) -> weight_space.Solved:
+        """The posterior of the whitened inducing variables."""
+        return weight_space.solve(self.features, self.mean, sites)
+
+
+class SparsePosterior(Posterior):
+    """q(f) of a sparse GP, through its inducing variables.
+
+    `inducing` has the inducing inputs of every latent; `predict(inducing[d])` is what is known of f there.
+    """
+
+    marginals: Gaussian | None
+    """None where rows were not kept."""
+    log_normaliser: Any
+    prior: SparseGP
+    projection: Projection
+    whitened_mean: Any
+    """E[v], (D, M)."""
+    half: Any
+    """(D·M, D, M): the covariance of v is its square."""
+
+    @property
+    def inducing(self) -> tuple[Any, ...]:
+        """The inducing inputs of every latent."""
+        return self.projection.inducing
+
+    @property
+    def rank(self) -> np.ndarray:
+        """How many directions of each latent's K(Z, Z) are above rounding; the others were left out."""
+        return np.asarray(in_double(lambda: self.projection.rank)())
+
+    @property
+    def jitter(self) -> float:
+        """What was added to the diagonal of K(Z, Z): always nothing, since directions are left out instead (`rank`)."""
+        return 0.0
+
+    @in_double
+    def predict(self, x: Any) -> Gaussian:
+        latents, size = self.whitened_mean.shape
+        chunk = 4 * weight_space.block_of(latents**2 * size)
+        if isinstance(x, jax.core.Tracer) or x.shape[0] <= chunk:
+            return _predict(self, x)
+        rows, pieces = np.asarray(x), []
+        held = jax.device_put(self)
+        for start in range(0, rows.shape[0], chunk):
+            piece = rows[start : start + chunk]
+            # The last piece is filled up, so that one program serves them all.
+            filled = np.concatenate([piece, np.broadcast_to(piece[-1:], (chunk - len(piece), rows.shape[1]))])
+            pieces.append(to_host(_predict(held, filled)))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: rows.shape[0]], *pieces)
+
+    @in_double
+    @jax.jit
+    def joint(self, x: Float[Array, "R P"]) -> Gaussian:
+        features = self.projection.features(self.prior.kernel, x)
+        left = grams(self.prior.kernel, x, x) - jnp.einsum("dnm,drm->dnr", features, features)
+        rows = jnp.einsum("adm,dnm->nda", self.half, features).reshape(-1, self.half.shape[0])
+        covariance = over_pairs(left) + rows @ rows.T
+        return Gaussian(self._mean(x, features).reshape(-1), linalg.symmetrise(covariance))
+
+    @in_double
+    def draw(self, key: Any, x: Any, n: int) -> Any:
+        return draws_of(self.joint(x), key, n, x.shape[0])
+
+    def _mean(self, x, features):
+        return self.prior.mean.means(x) + weight_space.times(features, jnp.asarray(self.whitened_mean))
+
+
+@jax.jit
+def _predict(posterior: SparsePosterior, x: Float[Array, "R P"]) -> Gaussian:
+    features, extra = posterior.projection.at(posterior.prior.kernel, x)
+    covariance = weight_space.covariances(jnp.asarray(posterior.half), features, triangular=True)
+    return Gaussian(posterior._mean(x, features), covariance + extra)

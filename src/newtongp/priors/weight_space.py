@@ -1,0 +1,296 @@
+"""Conditioning in the space of weights: f = μ + Ψv with weights v ~ N(0, I), for linear models and sparse GPs.
+
+The weights have posterior precision B = I + ΨᵀΛΨ. It is positive definite exactly when the posterior is proper,
+whatever the signs of Λ; and log det B = log det(I + ΛK) for the K = ΨΨᵀ that is never formed. Everything is read off
+T = L_B⁻¹, with B⁻¹ = TᵀT, as sums of squares: no variance is a difference.
+
+Features Ψ are (F, N, P): one matrix a latent (F = D), or one for all (F = 1). Vectors over weights are (D, P);
+flattened, the weights of one latent are together. Rows are taken in blocks, so that nothing much larger than the
+features themselves is made.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from .. import linalg
+from ..gaussian import Sites
+
+
+class Solved(NamedTuple):
+    """The posterior of the weights, N(mean, TᵀT), and what follows from it at the data."""
+
+    inverse: Float[Array, "DP DP"]
+    """T, lower triangular."""
+    mean: Float[Array, "D P"]
+    shift: Float[Array, "N D"]
+    """m − μ = Ψv."""
+    log_det: Float[Array, ""]
+    proper: Bool[Array, ""]
+
+    @property
+    def half(self) -> Float[Array, "DP D P"]:
+        """T, with the columns of each latent apart."""
+        return self.inverse.reshape(-1, *self.mean.shape)
+
+
+def solve(features: Float[Array, "F N P"], prior_mean: Float[Array, "N D"], sites: Sites) -> Solved:
+    """Condition the weights on sites."""
+    factor = _factorise(features, sites.precision)
+    mean = _whitened_mean(features, sites.precision, tilt(prior_mean, sites), factor.inverse)
+    return Solved(factor.inverse, mean, times(features, mean), factor.log_det, factor.proper)
+
+
+def tilt(prior_mean: Float[Array, "N D"], sites: Sites) -> Float[Array, "N D"]:
+    """λ − Λμ: what the sites ask for beyond the prior mean."""
+    return sites.linear - jnp.einsum("nij,nj->ni", sites.precision, prior_mean)
+
+
+def log_normaliser(prior_mean: Float[Array, "N D"], sites: Sites, solved: Solved) -> Float[Array, ""]:
+    """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
+    asked = tilt(prior_mean, sites)
+    linear = jnp.sum((sites.linear + asked) * prior_mean)
+    return -0.5 * solved.log_det + 0.5 * linear + 0.5 * jnp.sum(asked * solved.shift)
+
+
+# Sums and maps over rows, block by block ----------------------------------------------------------
+
+_BLOCK = 2**20
+"""Numbers in a block of rows."""
+
+
+def block_of(numbers: int) -> int:
+    """How many rows of so many numbers are worth taking at a time."""
+    return max(256, _BLOCK // max(1, numbers))
+
+
+def _blocks(features: Any, rows: tuple[Any, ...], numbers: int) -> tuple[int, int, Callable]:
+    """The number of whole blocks, how many rows are left, and the block with a number, of some length."""
+    count = jax.tree.leaves(rows)[0].shape[0] if features is None else features.shape[1]
+    size = block_of(numbers)
+
+    def cut(leaf, i, length, axis):
+        return jax.lax.dynamic_slice_in_dim(leaf, i * size, length, axis)
+
+    def block(i, length=size):
+        own = None if features is None else cut(features, i, length, 1)
+        return own, *jax.tree.map(lambda leaf: cut(leaf, i, length, 0), rows)
+
+    whole = count // size if count > 2 * size else 0
+    return whole, count - whole * size, block
+
+
+def sum_over_rows(function: Callable, features: Float[Array, "F N P"], *rows: Any) -> Any:
+    """The sum of `function(features, *rows)` over blocks of rows, for a function that sums over its rows."""
+    whole, rest, block = _blocks(features, rows, features.shape[0] * features.shape[2])
+    if whole == 0:
+        return function(features, *rows)
+
+    def add(i, total):
+        return jax.tree.map(jnp.add, total, function(*block(i)))
+
+    shapes = jax.eval_shape(function, *block(0))
+    total = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total = jax.lax.fori_loop(0, whole, add, total)
+    return jax.tree.map(jnp.add, total, function(*block(whole, rest))) if rest else total
+
+
+def map_over_rows(
+    function: Callable, features: Float[Array, "F N P"] | None, *rows: Any, numbers: int | None = None
+) -> Any:
+    """`function(features, *rows)`, with one result a row, block by block; `numbers` a row, where features are None."""
+    if numbers is None:
+        assert features is not None
+        numbers = features.shape[0] * features.shape[2]
+    whole, rest, block = _blocks(features, rows, numbers)
+    if whole == 0:
+        return function(features, *rows)
+    found = jax.lax.map(lambda i: function(*block(i)), jnp.arange(whole))
+    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    if not rest:
+        return found
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), found, function(*block(whole, rest)))
+
+
+def _each(features: Float[Array, "F N P"], latents: int) -> list[Float[Array, "N P"]]:
+    """The features of every latent."""
+    return [features[d if features.shape[0] > 1 else 0] for d in range(latents)]
+
+
+# What is done with features -----------------------------------------------------------------------
+
+
+def times(features: Float[Array, "F N P"], weights: Float[Array, "D P"]) -> Float[Array, "N D"]:
+    """Ψv."""
+    if features.shape[0] == 1:
+        return features[0] @ weights.T
+    return jnp.stack([each @ weight for each, weight in zip(features, weights, strict=True)], axis=1)
+
+
+def transposed_times(features: Float[Array, "F N P"], values: Float[Array, "N D"]) -> Float[Array, "D P"]:
+    """Ψᵀ times one value a row and latent."""
+    if features.shape[0] == 1:
+        return values.T @ features[0]
+    return jnp.stack([values[:, d] @ each for d, each in enumerate(features)])
+
+
+def gram(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> Float[Array, "DP DP"]:
+    """ΨᵀΛΨ of one block of rows, one latent after the other."""
+    each = _each(features, precision.shape[1])
+    if len(each) == 1:
+        return _weighted_square(each[0], precision[:, 0, 0])
+    rows = []
+    for d, left in enumerate(each):
+        above = [rows[e][:, d * left.shape[1] : (d + 1) * left.shape[1]].T for e in range(d)]
+        beside = [left.T @ (precision[:, d, e][:, None] * each[e]) for e in range(d + 1, len(each))]
+        rows.append(jnp.concatenate([*above, _weighted_square(left, precision[:, d, d]), *beside], axis=1))
+    return jnp.concatenate(rows)
+
+
+_LARGE = 128
+"""Columns from which on part of a product saved is worth several calls."""
+_STRIP = 64
+
+
+def _weighted_square(matrix: Float[Array, "N P"], weights: Float[Array, " N"]) -> Float[Array, "P P"]:
+    """AᵀwA; of a large one the block above the diagonal is that below."""
+    weighted, size = weights[:, None] * matrix, matrix.shape[1]
+    if size < _LARGE:
+        return matrix.T @ weighted
+    cut = size // 2
+    above, below = matrix[:, :cut].T @ weighted[:, :cut], matrix[:, cut:].T @ weighted
+    return jnp.concatenate([jnp.concatenate([above, below[:, :cut].T], axis=1), below])
+
+
+def covariances(
+    half: Float[Array, "DP D P"], features: Float[Array, "F N P"], triangular: bool = False
+) -> Float[Array, "N D D"]:
+    """The D × D covariance of every row, Ψₙ halfᵀ half Ψₙᵀ.
+
+    The half is block lower triangular: no row of it that belongs to a latent sees the weights of a later one. If it
+    is triangular within the blocks too, less has to be multiplied.
+    """
+    return map_over_rows(lambda features: _covariances(half, features, triangular), features)
+
+
+def _covariances(
+    half: Float[Array, "DP D P"], features: Float[Array, "F N P"], triangular: bool
+) -> Float[Array, "N D D"]:
+    size, latents = half.shape[2], half.shape[1]
+    each = _each(features, latents)
+    if latents == 1:
+        return _squared_norms(half[:, 0], each[0], triangular)[:, None, None]
+    total = jnp.zeros((features.shape[1], latents, latents))
+    for e in range(latents):
+        block = half[e * size : (e + 1) * size, : e + 1]
+        rows = jnp.stack([each[d] @ block[:, d].T for d in range(e + 1)], axis=1)
+        total = total.at[:, : e + 1, : e + 1].add(jnp.einsum("nda,nea->nde", rows, rows))
+    return total
+
+
+def _squared_norms(half: Float[Array, "P P"], features: Float[Array, "N P"], triangular: bool) -> Float[Array, " N"]:
+    """|half ψₙ|² of every row; of a large triangular half, without what is zero in strips of it."""
+    size = half.shape[1]
+    if size < _LARGE or not triangular:
+        return jnp.sum((features @ half.T) ** 2, axis=1)
+    total = jnp.zeros(features.shape[0])
+    for start in range(0, size, _STRIP):
+        stop = min(start + _STRIP, size)
+        total = total + jnp.sum((features[:, :stop] @ half[start:stop, :stop].T) ** 2, axis=1)
+    return total
+
+
+# The factor of B and the mean ---------------------------------------------------------------------
+
+
+class _Factor(NamedTuple):
+    """T with (I + ΨᵀΛΨ)⁻¹ = TᵀT, lower triangular."""
+
+    inverse: Float[Array, "DP DP"]
+    log_det: Float[Array, ""]
+    proper: Bool[Array, ""]
+
+
+_PLAIN = 1e6
+"""Up to this size of B its Cholesky factor loses no more than six digits of sixteen."""
+
+
+def _factorise(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> _Factor:
+    def sums(features, precision):
+        sizes = jnp.sum(jnp.abs(precision), axis=(1, 2))
+        return gram(features, precision), jnp.sum(sizes[None, :, None] * features**2, axis=1)
+
+    matrix, sizes = sum_over_rows(sums, features, precision)
+    return jax.lax.cond(jnp.max(sizes) < _PLAIN, _factorise_plainly, _factorise_twice, matrix, features, precision)
+
+
+def _factorise_plainly(matrix: Float[Array, "DP DP"], features: Any, precision: Any) -> _Factor:
+    return factor_of_gram(matrix)
+
+
+def factor_of_gram(matrix: Float[Array, "DP DP"]) -> _Factor:
+    """T for ΨᵀΛΨ as it is."""
+    identity = jnp.eye(matrix.shape[0])
+    factor = linalg.cholesky(matrix + identity)
+    return _inverted(factor, identity, linalg.log_det_from_cholesky(factor))
+
+
+def _factorise_twice(
+    matrix: Float[Array, "DP DP"], features: Float[Array, "F N P"], precision: Float[Array, "N D D"]
+) -> _Factor:
+    """A first factor of B, and a second of what it leaves of B.
+
+    With very precise sites B is large in some directions and I in others, which its sum forgets: they come back
+    in T₁BT₁ᵀ = T₁T₁ᵀ + (ΨT₁ᵀ)ᵀΛ(ΨT₁ᵀ), near I, with nothing large in it. Any T₁ gives the same B⁻¹: it is of the
+    positive part of Λ so that it always exists, lifted by rounding's size, and a constant to derivatives.
+    """
+    fixed_features, fixed_precision = jax.lax.stop_gradient((features, precision))
+    rough = sum_over_rows(gram, fixed_features, jax.vmap(linalg.project_psd)(fixed_precision))
+    identity = jnp.eye(rough.shape[0])
+    lift = 10.0 * jnp.finfo(rough.dtype).eps * jnp.trace(rough)
+    first = linalg.cholesky(rough + (1.0 + lift) * identity)
+    inverse = linalg.solve_lower(first, identity)
+    latents = precision.shape[1]
+    half = inverse.reshape(rough.shape[0], latents, -1)
+
+    def what_is_left(features, precision):
+        rows = jnp.stack([each @ half[:, d].T for d, each in enumerate(_each(features, latents))], axis=1)
+        weighted = jnp.einsum("nde,nea->nda", precision, rows)
+        return jnp.einsum("nda,ndb->ab", rows, weighted)
+
+    left = inverse @ inverse.T + sum_over_rows(what_is_left, features, precision)
+    second = linalg.cholesky(linalg.symmetrise(left))
+    return _inverted(second, inverse, linalg.log_det_from_cholesky(first) + linalg.log_det_from_cholesky(second))
+
+
+def _inverted(factor: Float[Array, "DP DP"], right: Float[Array, "DP DP"], log_det: Float[Array, ""]) -> _Factor:
+    return _Factor(linalg.solve_lower(factor, right), log_det, jnp.all(jnp.isfinite(jnp.diagonal(factor))))
+
+
+def _whitened_mean(
+    features: Float[Array, "F N P"],
+    precision: Float[Array, "N D D"],
+    asked: Float[Array, "N D"],
+    inverse: Float[Array, "DP DP"],
+) -> Float[Array, "D P"]:
+    """B⁻¹Ψᵀ(λ − Λμ), refined.
+
+    The tilt is of the size of Λ, and so are the errors of B⁻¹Ψᵀ times it. What is left of it, λ − Λm, is not:
+    B⁻¹ times the residual Ψᵀ(λ − Λm) − v takes them out again.
+    """
+
+    def solve(right: Float[Array, "D P"]) -> Float[Array, "D P"]:
+        return (inverse.T @ (inverse @ right.reshape(-1))).reshape(right.shape)
+
+    mean = solve(sum_over_rows(transposed_times, features, asked))
+    for _ in range(2):
+
+        def of_block(features, precision, asked, mean=mean):
+            left = asked - jnp.einsum("nij,nj->ni", precision, times(features, mean))
+            return transposed_times(features, left)
+
+        mean = mean + solve(sum_over_rows(of_block, features, precision, asked) - mean)
+    return mean

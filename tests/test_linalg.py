@@ -1,0 +1,90 @@
+"""Small matrices, one a row of data, against NumPy's LAPACK."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from newtongp import linalg
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+def symmetric(size, count=20):
+    matrices = np.random.default_rng(size).normal(size=(count, size, size))
+    matrices = matrices + matrices.swapaxes(1, 2)
+    special = [
+        np.zeros((size, size)),
+        np.eye(size),
+        np.ones((size, size)),
+        np.diag(10.0 ** -np.arange(size)),
+        1e8 * np.outer(np.arange(size), np.arange(size)) + np.eye(size),
+    ]
+    return np.concatenate([matrices, special])
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 11])
+def test_eigenvalues_and_eigenvectors(size):
+    matrices = symmetric(size)
+    values, vectors = jax.jit(jax.vmap(linalg.small_eigh))(matrices)
+    scale = np.max(np.abs(matrices), axis=(1, 2)) + 1.0
+    rebuilt = np.einsum("nij,nj,nkj->nik", vectors, values, vectors)
+    assert np.max(np.abs(rebuilt - matrices) / scale[:, None, None]) < 3e-14
+    identity = np.einsum("nij,nik->njk", vectors, vectors)
+    np.testing.assert_allclose(identity, np.broadcast_to(np.eye(size), identity.shape), atol=3e-14)
+    wanted = np.linalg.eigvalsh(matrices)
+    assert np.max(np.abs(np.sort(values, axis=1) - wanted) / scale[:, None]) < 3e-14
+    smallest = jax.jit(jax.vmap(linalg.smallest_eigenvalue))(matrices)
+    assert np.max(np.abs(smallest - wanted[:, 0]) / scale) < 3e-14
+
+
+def test_every_pair_meets_once_in_a_sweep():
+    for size in (3, 4, 7, 8):
+        met = [
+            (one, int(other))
+            for partner in linalg._pairings(size)
+            for one, other in enumerate(partner)
+            if one < int(other)
+        ]
+        assert sorted(met) == [(i, j) for i in range(size) for j in range(i + 1, size)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
+def test_solving_with_matrices_of_any_symmetry(size):
+    rng = np.random.default_rng(size)
+    matrices, right = rng.normal(size=(20, size, size)), rng.normal(size=(20, size, 3))
+    matrices[0] = np.eye(size)[::-1]  # no pivot where it would be looked for first
+    solved = jax.jit(jax.vmap(linalg.small_solve))(matrices, right)
+    residual = np.einsum("nij,njk->nik", matrices, solved) - right
+    assert np.max(np.abs(residual)) < 1e-11 * np.max(np.linalg.cond(matrices))
+    one = jax.jit(jax.vmap(linalg.small_solve))(matrices, right[:, :, 0])
+    np.testing.assert_allclose(one, solved[:, :, 0], rtol=1e-12, atol=1e-13)
+
+
+def test_solving_can_be_differentiated():
+    rng = np.random.default_rng(1)
+    matrix, right = jnp.asarray(rng.normal(size=(4, 4))), jnp.asarray(rng.normal(size=4))
+    slope = jax.grad(lambda a: jnp.sum(linalg.small_solve(a, right) ** 2))(matrix)
+    wanted = jax.grad(lambda a: jnp.sum(jnp.linalg.solve(a, right) ** 2))(matrix)
+    np.testing.assert_allclose(slope, wanted, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
+def test_signs_of_determinants(size):
+    left, right = symmetric(size), symmetric(size)[::-1]
+    wanted = np.sign(np.linalg.det(np.eye(size) + left @ right))
+    np.testing.assert_array_equal(linalg.determinant_sign(jnp.asarray(left), jnp.asarray(right)), wanted)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_projection_on_positive_semidefinite_matrices(size):
+    matrices = symmetric(size)
+    projected = np.asarray(jax.vmap(linalg.project_psd)(jnp.asarray(matrices)))
+    values, vectors = np.linalg.eigh(matrices)
+    wanted = np.einsum("nij,nj,nkj->nik", vectors, np.maximum(values, 0.0), vectors)
+    scale = np.max(np.abs(matrices), axis=(1, 2), keepdims=True) + 1.0
+    assert np.max(np.abs(projected - wanted) / scale) < 3e-14
