@@ -15,7 +15,17 @@ def python_blocks(text):
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "docs/index.md", "docs/time.md", "docs/linear.md", "docs/latents.md", "docs/extending.md"]
+    "page",
+    [
+        "README.md",
+        "docs/index.md",
+        "docs/time.md",
+        "docs/linear.md",
+        "docs/sparse.md",
+        "docs/scaling.md",
+        "docs/latents.md",
+        "docs/extending.md",
+    ],
 )
 def test_examples_run(page):
     path = ROOT / page

@@ -23,9 +23,19 @@ RECIPES = {
         ["--no-deps", "bayesnewton==1.3.4"],
     ],
     "gaussian": [["celerite2==0.3.3", "tinygp==0.3.1"]],
+    "gpflow": [
+        [
+            "gpflow==2.11.2",
+            "tensorflow==2.16.2",
+            "tensorflow_probability==0.24.0",
+            "tf-keras==2.16.0",
+            "setuptools<81",
+        ]
+    ],
+    "gpytorch": [["torch==2.13.0", "gpytorch==1.15.2"]],
 }
 # jaxlib 0.4.13 has no wheels for later versions of Python.
-PYTHON = {"bayesnewton": (3, 11), "gaussian": None}
+PYTHON = {"bayesnewton": (3, 11), "gaussian": None, "gpflow": (3, 11), "gpytorch": (3, 11)}
 
 
 class Unavailable(Exception):

@@ -9,24 +9,48 @@ A prior, a likelihood and a method are three independent choices:
 'CONVERGED'
 """
 
-from . import datasets, kernels, likelihoods, means
-from .cubature import Cubature, GaussHermite, PointRule, Unscented
-from .gaussian import Gaussian, Sites
-from .infer import infer, iterate
-from .likelihoods.base import Likelihood
-from .methods.curvature import Exact, GaussNewton, QuasiNewton
-from .methods.presets import VI, FirstOrderVI, Newton, PosteriorLinearisation, PowerEP, Taylor
-from .methods.rule import Method
-from .methods.safeguard import Heuristic, Riemannian
-from .model import Model
-from .predict import Prediction
-from .priors.dense import GP
-from .priors.linear import LinearModel
-from .priors.markov import MarkovGP
-from .priors.statespace import StateSpaceModel
-from .results import ConvergenceWarning, InferenceError, Result, Status
-from .steps import Backtracking, Constant, Damped
-from .sweep import filter_sweep
+from typing import TYPE_CHECKING
+
+from . import _imports
+
+with _imports.without_collector():
+    from . import kernels, likelihoods, means
+    from .cubature import Cubature, GaussHermite, PointRule, Unscented
+    from .gaussian import Gaussian, Sites
+    from .infer import infer, iterate
+    from .likelihoods.base import Likelihood
+    from .methods.curvature import Exact, GaussNewton, QuasiNewton
+    from .methods.presets import VI, FirstOrderVI, Newton, PosteriorLinearisation, PowerEP, Taylor
+    from .methods.rule import Method
+    from .methods.safeguard import Heuristic, Riemannian
+    from .model import Model
+    from .priors.markov import MarkovGP
+    from .results import ConvergenceWarning, InferenceError, Result, Status
+    from .steps import Backtracking, Constant, Damped
+
+if TYPE_CHECKING:
+    from . import datasets
+    from .predict import Prediction
+    from .priors.dense import GP
+    from .priors.linear import LinearModel
+    from .priors.sparse import SparseGP
+    from .priors.statespace import StateSpaceModel
+    from .rows import ParquetChunks
+    from .sweep import filter_sweep
+
+__getattr__, __dir__ = _imports.on_demand(
+    __name__,
+    {
+        "datasets": "",
+        "predict": "Prediction",
+        "priors.dense": "GP",
+        "priors.linear": "LinearModel",
+        "priors.sparse": "SparseGP",
+        "priors.statespace": "StateSpaceModel",
+        "rows": "ParquetChunks",
+        "sweep": "filter_sweep",
+    },
+)
 
 __version__ = "0.1.0"
 
@@ -51,6 +75,7 @@ __all__ = [
     "Method",
     "Model",
     "Newton",
+    "ParquetChunks",
     "PointRule",
     "PosteriorLinearisation",
     "PowerEP",
@@ -59,6 +84,7 @@ __all__ = [
     "Result",
     "Riemannian",
     "Sites",
+    "SparseGP",
     "StateSpaceModel",
     "Status",
     "Taylor",

@@ -1,6 +1,7 @@
-"""The command line: `newtongp demo --out DIR` and `newtongp --version`."""
+"""The command line: `newtongp demo --out DIR`, `newtongp reproduce CASE` and `newtongp --version`."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -21,8 +22,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        _demo(given.out)
-    except (ImportError, OSError) as problem:
+        if given.command == "demo":
+            _demo(given.out)
+        else:
+            _reproduce(given)
+    except (ImportError, OSError, ValueError) as problem:
         print(f"newtongp: {problem}", file=sys.stderr)
         return 1
     return 0
@@ -40,7 +44,40 @@ def _parser() -> argparse.ArgumentParser:
         description="Fit motorcycle data robustly and counts over time, compare methods, and draw the result.",
     )
     demo.add_argument("--out", default="demo", metavar="DIR", help="where the figure goes (default: demo)")
+    reproduce = commands.add_parser(
+        "reproduce",
+        help="run a case study of the Bayes-Newton paper: numbers, and its figures with the published curves",
+        description=(
+            "Run a case study of the Bayes-Newton paper with every method: a summary table, all numbers as CSV and "
+            "JSON, and the paper's figures, with the published curves where they are known."
+        ),
+    )
+    reproduce.add_argument("case", choices=("motorcycle", "product", "gprn"), help="which case study")
+    reproduce.add_argument("--methods", nargs="+", metavar="NAME", help='such as "heuristic VI" (default: all)')
+    reproduce.add_argument(
+        "--folds", nargs="+", type=int, metavar="K", help="folds or data sets, 1 to 4 (default: all)"
+    )
+    reproduce.add_argument("--iterations", type=int, metavar="N", help="how many (default: as in the paper)")
+    reproduce.add_argument("--out", default="reproduction", metavar="DIR", help="where the files go")
+    reproduce.add_argument(
+        "--processes",
+        type=int,
+        default=os.cpu_count() or 1,
+        metavar="P",
+        help="methods at a time (default: processors)",
+    )
+    reproduce.add_argument(
+        "--paper-only", action="store_true", help="leave out the library's own defaults, which the paper does not have"
+    )
     return parser
+
+
+def _reproduce(given: argparse.Namespace) -> None:
+    from .experiments import reproduce
+
+    reproduce(
+        given.case, given.methods, given.folds, given.iterations, given.out, not given.paper_only, given.processes
+    )
 
 
 def _demo(out: str) -> None:

@@ -39,3 +39,42 @@ def coal() -> np.ndarray:
     """
     with resources.files(__name__).joinpath("coal.csv").open(encoding="utf-8") as file:
         return np.loadtxt(file, skiprows=1, dtype="datetime64[D]")
+
+
+def product() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """An oscillation times a positive amplitude, with noise: 1000 rows, and the two latents that made them.
+
+    Returns inputs, the signal, and the latents (1000, 2): the oscillation f₁, and f₂ whose softplus is the amplitude.
+    The noise has standard deviation 0.1.
+
+    Source: the signal that was sampled for the amplitude demodulation experiment of W. J. Wilkinson, S. Särkkä and
+    A. Solin (2023), Bayes-Newton methods for approximate Bayesian inference with PSD guarantees, Journal of Machine
+    Learning Research 24 (83), 1-50.
+
+    >>> x, y, latents = product()
+    >>> x.shape, float(x[-1]), latents.shape
+    ((1000,), 200.0, (1000, 2))
+    """
+    with resources.files(__name__).joinpath("product.csv").open(encoding="utf-8") as file:
+        table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float64)
+    return table[:, 0].copy(), table[:, 1].copy(), table[:, 2:].copy()
+
+
+def gprn(index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Three outputs of a Gaussian process regression network, one of four samples (`index` 0 to 3): 400 rows.
+
+    Returns inputs, the outputs (400, 3), and the outputs without noise (400, 3).
+
+    Source: the data sets that were sampled for the regression network experiment of W. J. Wilkinson, S. Särkkä and
+    A. Solin (2023), Bayes-Newton methods for approximate Bayesian inference with PSD guarantees, Journal of Machine
+    Learning Research 24 (83), 1-50.
+
+    >>> x, y, truth = gprn(0)
+    >>> float(x[0]), float(x[-1]), y.shape, truth.shape
+    (-17.0, 147.0, (400, 3), (400, 3))
+    """
+    if index not in range(4):
+        raise ValueError(f"index must be 0, 1, 2 or 3, got {index!r}")
+    with resources.files(__name__).joinpath(f"gprn_{index}.csv").open(encoding="utf-8") as file:
+        table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float64)
+    return table[:, 0].copy(), table[:, 1:4].copy(), table[:, 4:].copy()
