@@ -116,7 +116,8 @@ class History:
 class Result:
     """What inference found: q(f), its energy, how it got there, and predictions from it.
 
-    `sites` and `marginals` have one entry a row of the data. Where nothing of single rows was kept (a `SparseGP` with
+    `sites` and `marginals` have one entry a row of the data, as have `site_marginals`, those of what the sites act on:
+    f itself, but for a `SparseGP` its projection on the inducing variables. Where nothing of single rows was kept (a `SparseGP` with
     `storage="tied"`) they are None, and so is `data` where it was read in chunks.
 
     >>> import newtongp as ng
@@ -155,7 +156,6 @@ class Result:
         self.history = history
         self.sites: Sites = sites
         self.marginals: Gaussian = marginals
-        # Of what the sites act on: f itself, or for a sparse prior its projection on the inducing variables.
         self.site_marginals: Gaussian = marginals if site_marginals is None else site_marginals
         self._condition = condition
 

@@ -212,7 +212,10 @@ def _without_rows(likelihood: Likelihood) -> Likelihood:
 class ParquetChunks(Sequence):
     """The row groups of a Parquet file as chunks `(x, y)` of the data, read one at a time (needs pyarrow).
 
-    `x` and `y` name the columns of inputs and outputs. Use it as `infer(model, ParquetChunks(...), batch_size=...)`.
+    `x` and `y` name the columns of inputs and outputs.
+
+    >>> chunks = ParquetChunks("rows.parquet", x=["east", "north"], y="count")  # doctest: +SKIP
+    >>> infer(model, chunks, batch_size=1000)  # doctest: +SKIP
     """
 
     def __init__(self, path: Any, x: Sequence[str], y: Sequence[str] | str):
