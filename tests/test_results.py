@@ -76,7 +76,8 @@ def test_nothing_is_raised_or_warned_when_asked_not_to():
 def test_a_run_can_be_continued_from_its_sites():
     whole = infer(throw=False)
     assert whole.status is ng.Status.CONVERGED
-    part = infer(max_steps=3, throw=False)
+    # There are two optima close to each other: go on from where it is settled which one it will be.
+    part = infer(max_steps=12, throw=False)
     rest = infer(sites=part.sites)
     np.testing.assert_allclose(rest.energy, whole.energy, rtol=1e-9)
 

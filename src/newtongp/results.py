@@ -117,8 +117,8 @@ class Result:
     """What inference found: q(f), its energy, how it got there, and predictions from it.
 
     `sites` and `marginals` have one entry a row of the data, as have `site_marginals`, those of what the sites act on:
-    f itself, but for a `SparseGP` its projection on the inducing variables. Where nothing of single rows was kept (a `SparseGP` with
-    `storage="tied"`) they are None, and so is `data` where it was read in chunks.
+    f itself, but for a `SparseGP` its projection on the inducing variables. Where nothing of single rows was kept (a
+    `SparseGP` with `storage="tied"`) they are None, and so is `data` where it was read in chunks.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())

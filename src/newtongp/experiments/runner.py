@@ -389,17 +389,22 @@ def run(
     scheme: Scheme,
     iterations: int,
     floor: float = 0.0,
+    quickly: bool = True,
     advanced: Callable[[int], None] = lambda iterations: None,
 ) -> Run:
-    """Run one method on one split; `advanced` is told how many iterations have been done."""
+    """Run one method on one split; `advanced` is told how many iterations have been done.
+
+    `quickly` compiles in less time a program that is slower for many states (`compilation.compiled`).
+    """
     blocks = max(1, -(-iterations // EVERY))
     point = _begin_compiled(fold, scheme)
     empty = jnp.full(blocks, jnp.nan)
     curves = Scores(empty, empty, empty, empty)
-    point, curves = _advance_compiled(fold, scheme, point, curves, 0, floor)
+    point, curves = _advance_compiled(fold, scheme, point, curves, 0, floor, quickly=quickly)
     start = time.perf_counter()
     for until in np.unique(np.linspace(0, iterations, 11).astype(int))[1:]:
-        point, curves = jax.block_until_ready(_advance_compiled(fold, scheme, point, curves, int(until), floor))
+        state = _advance_compiled(fold, scheme, point, curves, int(until), floor, quickly=quickly)
+        point, curves = jax.block_until_ready(state)
         advanced(int(until))
     seconds = time.perf_counter() - start
     status, moves = Status(int(point.status)), float(point.residual)

@@ -68,7 +68,9 @@ class Method(eqx.Module):
 
         With several latents sums over nodes can bend a direction that is flat, as softmax has one, the wrong way.
         """
-        return self.keeps_psd or (likelihood.log_concave and likelihood.num_latents == 1)
+        concave = likelihood.log_concave and likelihood.num_latents == 1
+        # PL2 expands something else than log p, which need not be concave with it.
+        return self.keeps_psd or (concave and self.target.name != "pl2")
 
     @property
     def is_stationary(self) -> bool:
