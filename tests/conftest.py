@@ -3,6 +3,8 @@
 Double precision is not switched on here: the library has to work without that.
 """
 
+import contextlib
+import itertools
 import os
 import subprocess
 import sys
@@ -26,6 +28,7 @@ if "XLA_FLAGS" not in os.environ:
     os.environ["XLA_FLAGS"] = _QUICK if probe.returncode == 0 else ""
 
 import jax
+import pytest
 from hypothesis import settings
 from jaxtyping import install_import_hook
 
@@ -43,6 +46,23 @@ _CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+_MOST_MAPS = 30_000
+_tests_run = itertools.count(1)
+
+
+@pytest.fixture(autouse=True)
+def _forget_programs():
+    """Every compiled program takes some of the 65530 mappings that Linux allows a process, and XLA crashes without.
+
+    So they are let go before that; the cache on disk still has those that took long to compile.
+    """
+    yield
+    if next(_tests_run) % 20 == 0:
+        with contextlib.suppress(OSError), open("/proc/self/maps") as maps:
+            if sum(1 for _ in maps) > _MOST_MAPS:
+                jax.clear_caches()
+
 
 settings.register_profile("dev", deadline=None, max_examples=20)
 settings.register_profile("ci", deadline=None, max_examples=20, derandomize=True)
