@@ -12,13 +12,14 @@ else
 MARKS := -m "not slow"
 endif
 
-.PHONY: help demo test test-slow lint format docs bench clean
+.PHONY: help demo test test-slow test-thorough lint format docs bench clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo       robust regression and counts over time; writes a figure to $(OUT)/"
 	@echo "make test       tests and doctests without the slow ones (SLOW=1: all)"
 	@echo "make test-slow  the slow tests only"
+	@echo "make test-thorough  every method and kernel on every prior"
 	@echo "make lint       ruff check, ruff format --check, pyright"
 	@echo "make format     let ruff fix and format"
 	@echo "make docs       build the documentation in site/"
@@ -33,7 +34,10 @@ test: $(VENV)/.installed-test
 
 # pytest's exit code 5 says that no test was selected.
 test-slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m slow || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not thorough" || [ $$? -eq 5 ]
+
+test-thorough: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m thorough
 
 lint: $(VENV)/.installed-lint
 	$(BIN)/ruff check

@@ -47,6 +47,16 @@ jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
+_THOROUGH = ("test_markov.py", "test_sparse.py")
+"""Where slow tests go through every method and kernel once more."""
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.name in _THOROUGH and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.thorough)
+
+
 _MOST_MAPS = 30_000
 _tests_run = itertools.count(1)
 
