@@ -47,8 +47,8 @@ jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
-_THOROUGH = ("test_markov.py", "test_sparse.py")
-"""Where slow tests go through every method and kernel once more."""
+_THOROUGH = ("test_markov.py", "test_sparse.py", "test_minibatch.py", "test_devices.py")
+"""Where slow tests go through every method, kernel, seed or device once more."""
 
 
 def pytest_collection_modifyitems(items):
