@@ -50,6 +50,8 @@ class Case:
     """α of power EP."""
     rows_at_once: int | None = None
     """Rows whose likelihoods are looked at together; None for all. Few stay in the processor's cache."""
+    compile_quickly: bool = True
+    """Whether compilation takes longer than what a slower program costs."""
 
 
 def _folds(x: np.ndarray, y: np.ndarray, shuffled: int, truth: np.ndarray | None = None) -> tuple[Split, ...]:
@@ -137,6 +139,7 @@ def gprn() -> Case:
         truth_is="outputs",
         density_floor=1e-6,
         rows_at_once=8,
+        compile_quickly=False,
     )
 
 

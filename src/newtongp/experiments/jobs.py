@@ -53,7 +53,7 @@ def perform(job: Job, tell: Tell) -> tuple[Any, ...]:
         fold = runner.make_fold(case, case.splits[split])
         before = number * job.iterations
         advanced = functools.partial(_tell_more, tell, job, before)
-        found.append(runner.run(fold, scheme, job.iterations, case.density_floor, advanced))
+        found.append(runner.run(fold, scheme, job.iterations, case.density_floor, case.compile_quickly, advanced))
     return tuple(found)
 
 

@@ -21,8 +21,11 @@ def scalar_sites(
 @jax.custom_jvp
 def _rotate(precision, linear):
     values, vectors = jax.vmap(small_eigh)(precision)
-    # Positive ones first: then a row's denominators 1 + w s are as far from zero as they can be.
-    values, vectors = values[:, ::-1], vectors[:, :, ::-1]
+    # Positive ones first: then a row's denominators 1 + w s are as far from zero as they can be, and whether the
+    # posterior is proper is decided with the row's positive sites in place.
+    falling = jnp.argsort(-values, axis=1)
+    values = jnp.take_along_axis(values, falling, axis=1)
+    vectors = jnp.take_along_axis(vectors, falling[:, None, :], axis=2)
     return vectors, values, jnp.einsum("tjk,tj->tk", vectors, linear)
 
 
