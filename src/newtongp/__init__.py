@@ -30,24 +30,36 @@ with _imports.without_collector():
 
 if TYPE_CHECKING:
     from . import datasets
+    from .checking import Calibration, Comparison, CrossValidation, compare, cross_validate
+    from .constraints import learned
+    from .fitted import FitResult
+    from .fitting import fit
+    from .parameters import Fixed, Free, Tied, hyperparameters
     from .predict import Prediction
     from .priors.dense import GP
     from .priors.linear import LinearModel
     from .priors.sparse import SparseGP
     from .priors.statespace import StateSpaceModel
     from .rows import ParquetChunks
+    from .storage import load
     from .sweep import filter_sweep
 
 __getattr__, __dir__ = _imports.on_demand(
     __name__,
     {
+        "checking": "Calibration Comparison CrossValidation compare cross_validate",
         "datasets": "",
+        "constraints": "learned",
+        "fitted": "FitResult",
+        "fitting": "fit",
+        "parameters": "Fixed Free Tied hyperparameters",
         "predict": "Prediction",
         "priors.dense": "GP",
         "priors.linear": "LinearModel",
         "priors.sparse": "SparseGP",
         "priors.statespace": "StateSpaceModel",
         "rows": "ParquetChunks",
+        "storage": "load",
         "sweep": "filter_sweep",
     },
 )
@@ -58,12 +70,18 @@ __all__ = [
     "GP",
     "VI",
     "Backtracking",
+    "Calibration",
+    "Comparison",
     "Constant",
     "ConvergenceWarning",
+    "CrossValidation",
     "Cubature",
     "Damped",
     "Exact",
     "FirstOrderVI",
+    "FitResult",
+    "Fixed",
+    "Free",
     "GaussHermite",
     "GaussNewton",
     "Gaussian",
@@ -88,12 +106,19 @@ __all__ = [
     "StateSpaceModel",
     "Status",
     "Taylor",
+    "Tied",
     "Unscented",
+    "compare",
+    "cross_validate",
     "datasets",
     "filter_sweep",
+    "fit",
+    "hyperparameters",
     "infer",
     "iterate",
     "kernels",
+    "learned",
     "likelihoods",
+    "load",
     "means",
 ]

@@ -21,9 +21,9 @@ from .choices import check_choices, local_rule
 from .compilation import compiled
 from .gaussian import Gaussian, Sites
 from .likelihoods.base import over_rows
-from .linalg import project_psd, smallest_eigenvalue
+from .linalg import smallest_eigenvalue
 from .methods import first_order
-from .methods.curvature import rows_of
+from .methods.curvature import guarded_hessian, rows_of
 from .methods.presets import FirstOrderVI
 from .methods.rule import Method, RowNumbers, evaluate, propose, residual
 from .methods.view import RowView
@@ -39,7 +39,7 @@ _MANY = 2**18
 _MANY_NODES = 2**14
 """Rows from which on nodes for all of them at once do not fit in any cache."""
 
-_START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
+START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
 
 
 class _History(eqx.Module):
@@ -76,7 +76,7 @@ class _Loop(eqx.Module):
     history: _History
 
 
-def _look(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
+def look(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
     """Condition on the sites and look at every row's likelihood around its marginal."""
     conditioned = problem.workspace.marginals(sites, method.expects_psd(problem.likelihood))
     views, numbers = over_rows(
@@ -93,7 +93,8 @@ def _in_blocks(problem: Problem, method: Method) -> bool:
     return problem.y.shape[0] >= _MANY_NODES and method.target.integrates(problem.likelihood, method.cubature)
 
 
-def _energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
+def total_energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
+    """The energy, from the prior's share of it and the rows'."""
     return jnp.sum(numbers.energy) + 0.5 * (conditioned.distance + conditioned.log_det)
 
 
@@ -109,8 +110,8 @@ def _propose(
         local = local_rule(method)
 
         def free_energy(sites: Sites) -> Float[Array, ""]:
-            conditioned, _, numbers = _look(problem, local, _mask(problem, sites))
-            return _energy(conditioned, numbers)
+            conditioned, _, numbers = look(problem, local, _mask(problem, sites))
+            return total_energy(conditioned, numbers)
 
         proposal, memory = first_order.advance(free_energy, point.memory, method.learning_rate)
         return _mask(problem, proposal), memory
@@ -118,15 +119,27 @@ def _propose(
     if views.point is None:
         views = eqx.tree_at(lambda view: view.point, views, point.marginals, is_leaf=lambda leaf: leaf is None)
     if guarded is not None:
-        hessian = jax.lax.cond(guarded, lambda h: -jax.vmap(project_psd)(-h), lambda h: h, views.hessian)
+        hessian = jax.lax.cond(guarded, lambda: _guarded_hessians(problem, method, point), lambda: views.hessian)
         views = eqx.tree_at(lambda view: view.hessian, views, hessian)
-    return _propose_rows(problem, method, views, point.sites, point.memory, step_size)
+    return propose_rows(problem, method, views, point.sites, point.memory, step_size)
 
 
 @jax.jit
-def _propose_rows(problem, method: Method, views, sites, memory, step_size) -> tuple[Sites, Any]:
+def propose_rows(problem, method: Method, views, sites, memory, step_size) -> tuple[Sites, Any]:
+    """Every row's proposal from its view, and the memory to carry."""
     return jax.vmap(lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size))(
         views, problem.observed, sites, memory
+    )
+
+
+def _guarded_hessians(problem: Problem, method: Method, point: _Point) -> Float[Array, "N D D"]:
+    """Every row's Hessian without negative curvature."""
+    target, cubature = method.target, method.cubature
+    return over_rows(
+        lambda likelihood, y, marginal, hessian: guarded_hessian(target, likelihood, y, marginal, cubature, hessian),
+        problem.likelihood,
+        (problem.y, problem.workspace.whole(point.marginals), point.views.hessian),
+        _in_blocks(problem, method),
     )
 
 
@@ -148,15 +161,15 @@ def _mask(problem: Problem, sites: Sites) -> Sites:
 def _measure(problem: Problem, method, sites: Sites, memory: Any) -> _Point:
     """Everything about one point. (Compiled by itself only in name: that way it is traced once.)"""
     local = local_rule(method)
-    conditioned, views, numbers = _look(problem, local, sites)
-    energy = _energy(conditioned, numbers)
+    conditioned, views, numbers = look(problem, local, sites)
+    energy = total_energy(conditioned, numbers)
     objective = energy
     if local.objective == "log_joint":
         # The rows' share of the Laplace energy is −log p(y | m): without the log determinant, the log joint.
         objective = energy - 0.5 * conditioned.log_det
     # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
     row_memory = None if isinstance(method, FirstOrderVI) else memory
-    proposal, _ = _propose_rows(problem, local, views, sites, row_memory, jnp.zeros(()))
+    proposal, _ = propose_rows(problem, local, views, sites, row_memory, jnp.zeros(()))
     residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
     size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals), initial=0.0)
     finite = jnp.isfinite(energy) & jnp.isfinite(objective) & jnp.isfinite(size)
@@ -235,6 +248,12 @@ def _run(problem: Problem, method, step: Step, loop: _Loop, until: Any, tol: Any
     return jax.lax.while_loop(goes_on, lambda loop: _try(problem, method, step, tol, loop), loop)
 
 
+def converge(problem: Problem, method, step: Step, sites: Sites, until: Any, tol: Any) -> tuple[_Point, Any, Any]:
+    """The last accepted point from these sites, the number of steps (negative if none is sound) and the status."""
+    loop = _run(problem, method, step, _begin(problem, method, step, sites, 1), until, tol)
+    return loop.point, loop.steps, loop.status
+
+
 class _Report(eqx.Module):
     """What is wanted of a loop in the end."""
 
@@ -302,6 +321,10 @@ def _begin(problem: Problem, method, step: Step, sites: Sites, capacity: int) ->
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=leaf.dtype), loop)
 
 
+def _residual(reached: Any) -> Any:
+    return reached.residual if isinstance(reached, _Report) else reached.point.largest
+
+
 class Run:
     """One call of `infer` or `iterate`: the problem, the method and the step, and from where to start."""
 
@@ -328,7 +351,7 @@ class Run:
         positions = self.problem.observed.shape[0]
         yield Sites.constant(positions, latents, initial)
         mean = np.asarray(self.problem.workspace.mean)
-        for precision in _START_PRECISIONS:
+        for precision in START_PRECISIONS:
             if precision > initial:
                 yield Sites(precision * mean, Sites.constant(positions, latents, precision).precision)
 
@@ -363,10 +386,13 @@ class Run:
         return self._first_sound(attempt)
 
     def _first_sound(self, attempt: Any) -> Any:
+        """What the first start leads to that leads anywhere."""
         reached = None
         for sites in self._starts():
             reached = attempt(sites)
-            if int(reached.steps) >= 0 or int(reached.status) != Status.NON_FINITE.value:
+            # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
+            nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
+            if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):
                 break
         if self.given is not None and reached is not None and int(reached.steps) < 0:
             rows, latents = self.given.linear.shape

@@ -121,6 +121,24 @@ def smallest_eigenvalue_given(matrices: np.ndarray) -> float:
     return float(np.min(np.linalg.eigvalsh(matrices)))
 
 
+def lower_root_given(matrix: np.ndarray) -> np.ndarray | None:
+    """The Cholesky factor of a matrix that a user gave; None if it is not positive definite."""
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def eigen_given(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and eigenvectors of a symmetric matrix outside of any trace."""
+    return np.linalg.eigh(matrix)
+
+
+def solve_by_products(apply: Any, right: Any, iterations: int) -> Any:
+    """A⁻¹ right for a matrix of any kind that is known by its products, over trees of arrays (GMRES)."""
+    return jax.scipy.sparse.linalg.gmres(apply, right, tol=1e-10, restart=iterations, maxiter=3)[0]
+
+
 # Small matrices, one a row --------------------------------------------------------------------
 
 

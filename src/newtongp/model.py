@@ -4,12 +4,17 @@ from typing import Any
 
 import equinox as eqx
 
+from . import likelihoods
 from .likelihoods.base import Likelihood
+from .named import find
 from .priors.base import Prior
+from .priors.by_name import for_latents
 
 
 class Model(eqx.Module):
     """A Gaussian prior over latent functions and a likelihood of the data given them (`eq:model`).
+
+    A likelihood that needs no arguments may be given by its name: "poisson", "bernoulli", "student_t".
 
     >>> from newtongp import GP, kernels, likelihoods
     >>> Model(GP(kernels.RBF()), likelihoods.Poisson()).prior.num_latents
@@ -20,10 +25,13 @@ class Model(eqx.Module):
     likelihood: Likelihood
 
     def __init__(self, prior: Any, likelihood: Any):
+        if isinstance(likelihood, str):
+            likelihood = likelihood_named(likelihood)
         if not isinstance(prior, Prior):
             raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {prior!r}")
         if not isinstance(likelihood, Likelihood):
             raise ValueError(f"likelihood must be one such as likelihoods.Poisson(), got {likelihood!r}")
+        prior = for_latents(prior, likelihood.num_latents)
         if prior.num_latents != likelihood.num_latents:
             raise ValueError(
                 f"the likelihood {type(likelihood).__name__} has {likelihood.num_latents} latent(s), but the "
@@ -32,3 +40,27 @@ class Model(eqx.Module):
             )
         self.prior = prior
         self.likelihood = likelihood
+
+
+_WITHOUT_ARGUMENTS = (
+    "Gaussian",
+    "StudentT",
+    "Bernoulli",
+    "Poisson",
+    "NegativeBinomial",
+    "Gamma",
+    "Exponential",
+    "Beta",
+    "LogNormal",
+    "HeteroscedasticGaussian",
+    "HeteroscedasticStudentT",
+)
+
+
+def likelihood_named(name: str) -> Likelihood:
+    """The likelihood with this name and its usual arguments.
+
+    >>> likelihood_named("negative_binomial").num_latents
+    1
+    """
+    return getattr(likelihoods, find(name, _WITHOUT_ARGUMENTS, "likelihood"))()

@@ -65,10 +65,21 @@ class Setup:
         self.model = model
         self.data = data_room.read_data(x, y, model)
         place = model.prior.place(self.data.x)
+        self.inputs = place.inputs
         self.order = Order(place.rows, self.data.x.shape[0])
         likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
         y, observed = self.order.positions(self.data.y), self.order.positions(self.data.observed, fill=False)
         self.problem = Problem(_prepare(model.prior, place.inputs), likelihood, *jax.device_put((y, observed)))
+
+    def with_model(self, model: Model) -> "Setup":
+        """The same data with other hyperparameters."""
+        other = object.__new__(Setup)
+        other.model, other.data, other.order = model, self.data, self.order
+        other.inputs = model.prior.inputs_with(self.inputs)
+        likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
+        workspace = _prepare(model.prior, other.inputs)
+        other.problem = Problem(workspace, likelihood, self.problem.y, self.problem.observed)
+        return other
 
 
 @compiled

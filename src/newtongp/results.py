@@ -13,6 +13,9 @@ from .model import Model
 from .priors.base import Posterior
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from .checking import Calibration
     from .predict import Prediction
 
 
@@ -33,6 +36,7 @@ class Status(enum.IntEnum):
     IMPROPER_CAVITY = 5
     NON_FINITE = 6
     SINGLE_PASS = 7
+    INTERRUPTED = 8
 
     @property
     def ok(self) -> bool:
@@ -59,6 +63,9 @@ _SENTENCES = {
     Status.SINGLE_PASS: (
         "One sweep forward and one back, each row expanded around what the rows before it predict. For the fixed "
         "point, try infer(..., sites=result.sites)."
+    ),
+    Status.INTERRUPTED: (
+        "Interrupted: this is the best that had been found until then. To go on, try fit with result.model."
     ),
     Status.STEP_TOO_SMALL: (
         "No step, however short, was acceptable. With a small residual the answer is as good as rounding and "
@@ -198,6 +205,36 @@ class Result:
 
         return predict.leave_one_out(self)
 
+    def calibration(self, x_new: Any = None, y_new: Any = None, key: Any = 0, **row_parameters: Any) -> "Calibration":
+        """Whether data fall where they were predicted to: PIT values, and coverage of central intervals.
+
+        On new data or, without any, on the rows themselves, each predicted from all others (`leave_one_out`). `key`, a
+        JAX key or an integer seed, randomises the PIT values of discrete y.
+        """
+        from . import checking
+
+        return checking.calibration(self, x_new, y_new, key, **row_parameters)
+
+    def plot(
+        self,
+        axes: Any = None,
+        grid: Any = None,
+        *,
+        latents: bool = False,
+        levels: Any = (0.5, 0.95),
+        **row_parameters: Any,
+    ) -> "Figure":
+        """The data and the predictions of y, over one input or as a map over two; see `plotting.plot_result`."""
+        from . import plotting
+
+        return plotting.plot_result(self, axes, grid, latents=latents, levels=levels, **row_parameters)
+
+    def plot_convergence(self, axes: Any = None) -> "Figure":
+        """The energy over the steps, and how far each was from the end."""
+        from . import plotting
+
+        return plotting.plot_convergence(self, axes)
+
     def one_step_ahead(self) -> np.ndarray:
         """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing.
 
@@ -216,6 +253,16 @@ class Result:
         from . import predict
 
         return predict.states(self, x)
+
+    def save(self, path: Any) -> None:
+        """Write it to one file, with its model and data, from which `newtongp.load` has it again in any process.
+
+        A file of that name is replaced, at once and only when the new one is complete. Files hold no code: classes of
+        your own are kept by name and given to `load`, and lambdas cannot be kept.
+        """
+        from . import storage
+
+        storage.save(self, path)
 
     @functools.cached_property
     def posterior(self) -> Posterior:

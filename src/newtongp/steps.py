@@ -274,8 +274,9 @@ class Backtracking(Step):
     Anderson acceleration is tried first, and kept only if it passes the same test.
 
     Far from the optimum, negative curvature can allow only tiny steps before the posterior is improper. Then it is left
-    out of the proposals for some steps (the eigenvalues of a row's precision that are negative become zero), and
-    tried again from time to time: at the optimum it belongs.
+    out of the proposals for some steps, and tried again from time to time: at the optimum it belongs. In its place
+    comes Gauss-Newton curvature where y is Gaussian given f, and elsewhere the exact one with every negative
+    eigenvalue of a row's precision set to zero.
 
     >>> float(Backtracking(shorten=0.25).shorten)
     0.25

@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
 import pytest
@@ -124,6 +126,20 @@ def test_the_command_says_what_it_does_not_know(arguments, message, tmp_path, ca
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_exact_variational_inference_goes_below_the_best_of_its_family_on_the_network(monkeypatch):
+    """The lowest run of variational Gauss-Newton, the best of the VI methods, is at −42.68 after 1000 iterations here.
+
+    Rounding would decide which optimum is found from the usual start, hence two that are perturbed by more than that.
+    """
+    monkeypatch.setenv("XLA_FLAGS", "")  # it runs longer than it compiles
+    network, default = cases.gprn(), beyond.Default("exact VI", ng.VI(), starts=2)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        ending = pool.submit(beyond.run, network, default, network.splits[2], 80).result()
+    assert ending.energy < -42.68
+    assert ending.steps == 80 and ending.largest_rise == 0.0
+
+
 # The whole ----------------------------------------------------------------------------------------------
 
 
@@ -132,7 +148,7 @@ def test_the_whole_of_it(monkeypatch):
     """One test, so that the runs are made once however tests are shared out."""
     monkeypatch.setenv("XLA_FLAGS", "")  # its processes run long: let them compile well
     whole = study.conduct("motorcycle", processes=2, console=Console(file=io.StringIO()))
-    assert len(report.rows(whole)) == len(whole.outcomes) + len(beyond.DEFAULTS)
+    assert len(report.rows(whole)) == len(whole.outcomes) + len(beyond.defaults_for("motorcycle"))
     for outcome in whole.outcomes:
         check_curves(whole, outcome)
     check_exact_vi(whole.defaults["exact VI, backtracking"])

@@ -134,7 +134,7 @@ def conduct(
     count = case.iterations if iterations is None else iterations
     if count < 1:
         raise ValueError(f"iterations must be at least 1, got {count}")
-    defaults = beyond.DEFAULTS if with_defaults else ()
+    defaults = beyond.defaults_for(name) if with_defaults else ()
     todo = [Job(name, entry.name, False, chosen, count) for entry in entries]
     todo += [Job(name, default.name, True, chosen, count) for default in defaults]
     with _Bars(case, todo, console) as bars:

@@ -12,13 +12,28 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..constraints import Positive, Real, learned
 from ..precision import parameter
 from .statespace import Block, multiply_blocks, scale_blocks
 
 
-def hyperparameter(name: str, default: Any, *, lower: float = 0.0, max_ndim: int = 0) -> Any:
+def hyperparameter(
+    name: str,
+    default: Any,
+    *,
+    lower: float = 0.0,
+    max_ndim: int = 0,
+    learned_by_default: bool = True,
+    unit: str | None = None,
+) -> Any:
     """A field of a kernel that can be learned: a float64 array, checked when the kernel is made."""
-    return eqx.field(default=default, converter=lambda value: parameter(value, name, lower=lower, max_ndim=max_ndim))
+    return learned(
+        Positive() if lower == 0.0 else Real(),
+        learned_by_default,
+        unit,
+        default=default,
+        converter=lambda value: parameter(value, name, lower=lower, max_ndim=max_ndim),
+    )
 
 
 def whole_number(name: str, default: int, lower: int, upper: int | None = None) -> Any:

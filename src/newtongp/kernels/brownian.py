@@ -35,7 +35,7 @@ class Brownian(Kernel):
     2.0
     """
 
-    variance: Any = hyperparameter("variance", 1.0)
+    variance: Any = hyperparameter("variance", 1.0, unit="f2/x")
     origin: float = _origin()
 
     def evaluate(self, x1, x2):
@@ -66,7 +66,7 @@ class IntegratedBrownian(Kernel):
     8.0
     """
 
-    variance: Any = hyperparameter("variance", 1.0)
+    variance: Any = hyperparameter("variance", 1.0, unit="f2/x3")
     origin: float = _origin()
 
     def evaluate(self, x1, x2):

@@ -34,7 +34,7 @@ class Periodic(Kernel):
 
     period: Any = hyperparameter("period", 1.0)
     lengthscale: Any = hyperparameter("lengthscale", 1.0)
-    variance: Any = hyperparameter("variance", 1.0)
+    variance: Any = hyperparameter("variance", 1.0, unit="f2")
     harmonics: int = whole_number("harmonics", 10, lower=0)
 
     def evaluate(self, x1, x2):
@@ -69,7 +69,7 @@ class Cosine(Kernel):
     """
 
     period: Any = hyperparameter("period", 1.0)
-    variance: Any = hyperparameter("variance", 1.0)
+    variance: Any = hyperparameter("variance", 1.0, unit="f2")
 
     def evaluate(self, x1, x2):
         """k(x1, x2) for one pair of inputs."""

@@ -16,7 +16,7 @@ class Constant(Kernel):
     0.5
     """
 
-    variance: Any = hyperparameter("variance", 1.0)
+    variance: Any = hyperparameter("variance", 1.0, unit="f2")
 
     def evaluate(self, x1, x2):
         """k(x1, x2) for one pair of inputs."""
@@ -36,8 +36,8 @@ class Linear(Kernel):
     -4.0
     """
 
-    variance: Any = hyperparameter("variance", 1.0, max_ndim=1)
-    centre: Any = hyperparameter("centre", 0.0, lower=-np.inf, max_ndim=1)
+    variance: Any = hyperparameter("variance", 1.0, max_ndim=1, unit="f2/x2")
+    centre: Any = hyperparameter("centre", 0.0, lower=-np.inf, max_ndim=1, learned_by_default=False)
 
     def evaluate(self, x1, x2):
         """k(x1, x2) for one pair of inputs."""
@@ -64,7 +64,7 @@ class White(Kernel):
     0.0
     """
 
-    variance: Any = hyperparameter("variance", 1.0)
+    variance: Any = hyperparameter("variance", 1.0, unit="f2")
 
     def evaluate(self, x1, x2):
         """k(x1, x2) for one pair of inputs."""

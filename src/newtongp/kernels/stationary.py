@@ -33,8 +33,8 @@ def _squared_distance(x1: Float[Array, " P"], x2: Float[Array, " P"], lengthscal
 class Stationary(Kernel):
     """A kernel of r² = Σ_p (x_p − x'_p)²/lengthscale_p²: one lengthscale for all columns, or one for each."""
 
-    lengthscale: Any = hyperparameter("lengthscale", 1.0, max_ndim=1)
-    variance: Any = hyperparameter("variance", 1.0)
+    lengthscale: Any = hyperparameter("lengthscale", 1.0, max_ndim=1, unit="x")
+    variance: Any = hyperparameter("variance", 1.0, unit="f2")
 
     @abc.abstractmethod
     def correlation(self, squared_distance: Float[Array, ""]) -> Float[Array, ""]:

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..constraints import Between, Positive, Real, learned
 from ..precision import parameter
 from . import links
 from . import support as supports
@@ -25,9 +26,9 @@ class Bernoulli(Likelihood):
     0.5
     """
 
-    lapse: jax.Array | np.ndarray | None
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.binary
+    lapse: jax.Array | np.ndarray | None = learned(Between(0.0, 0.5))
 
     def __init__(self, link="probit", lapse=0.0):
         """`link` is "probit" or "logit"; 0 <= `lapse` < 1/2."""
@@ -139,10 +140,11 @@ class Ordinal(Likelihood):
     (1.5, 0.5)
     """
 
-    first: jax.Array | np.ndarray
-    gaps: jax.Array | np.ndarray | None
-    scale: jax.Array | np.ndarray
     log_concave: ClassVar[bool] = True
+    first: jax.Array | np.ndarray = learned(Real())
+    gaps: jax.Array | np.ndarray | None = learned(Positive())
+    # The scale of f and the thresholds say the same.
+    scale: jax.Array | np.ndarray = learned(Positive(), by_default=False)
 
     def __init__(self, thresholds, scale=1.0):
         """`thresholds` is an increasing vector, one less than there are levels; `scale` > 0 is in the units of f."""

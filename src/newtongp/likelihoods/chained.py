@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..constraints import Between, learned
 from ..precision import parameter
 from . import links
 from . import support as supports
@@ -188,7 +189,7 @@ class ZeroInflated(_Wrapper):
     """
 
     base: Likelihood
-    probability: jax.Array | np.ndarray
+    probability: jax.Array | np.ndarray = learned(Between(0.0, 1.0))
 
     def __init__(self, base, probability=0.1):
         """`base` is a likelihood of counts; 0 < `probability` < 1."""

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..constraints import Between, Positive, learned
 from ..precision import parameter
 from . import links
 from . import support as supports
@@ -40,10 +41,10 @@ class Gaussian(Likelihood):
     0.25
     """
 
-    variance: jax.Array | np.ndarray
     support: ClassVar[supports.Support] = supports.real
     log_concave: ClassVar[bool] = True
     gaussian_form: ClassVar[bool] = True
+    variance: jax.Array | np.ndarray = learned(Positive(), unit="y2")
 
     def __init__(self, variance=1.0):
         """`variance` > 0 is that of the noise."""
@@ -88,9 +89,9 @@ class StudentT(Likelihood):
     18.0
     """
 
-    df: jax.Array | np.ndarray
-    scale: jax.Array | np.ndarray
     support: ClassVar[supports.Support] = supports.real
+    df: jax.Array | np.ndarray = learned(Positive())
+    scale: jax.Array | np.ndarray = learned(Positive(), unit="y")
 
     def __init__(self, df=4.0, scale=1.0):
         """`df` > 0; `scale` > 0 is in the units of y, not squared."""
@@ -148,9 +149,9 @@ class Gamma(Likelihood):
     2.0
     """
 
-    shape: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.positive
+    shape: jax.Array | np.ndarray = learned(Positive())
 
     def __init__(self, shape=1.0, link="exp"):
         """`shape` > 0; `link` is "exp" or "softplus"."""
@@ -251,10 +252,10 @@ class Beta(Likelihood):
     0.0625
     """
 
-    concentration: jax.Array | np.ndarray
-    lapse: jax.Array | np.ndarray | None
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.unit_interval
+    concentration: jax.Array | np.ndarray = learned(Positive())
+    lapse: jax.Array | np.ndarray | None = learned(Between(0.0, 0.5))
 
     def __init__(self, concentration=1.0, link="probit", lapse=0.0):
         """`concentration` > 0; `link` is "probit" or "logit"; 0 <= `lapse` < 1/2."""
@@ -303,9 +304,9 @@ class LogNormal(Likelihood):
     0.5
     """
 
-    scale: jax.Array | np.ndarray
     support: ClassVar[supports.Support] = supports.positive
     log_concave: ClassVar[bool] = True
+    scale: jax.Array | np.ndarray = learned(Positive())
 
     def __init__(self, scale=1.0):
         """`scale` > 0 is the standard deviation of log y."""

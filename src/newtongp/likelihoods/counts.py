@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..constraints import Between, Positive, learned
 from ..precision import parameter
 from . import links
 from . import support as supports
@@ -96,11 +97,11 @@ class NegativeBinomial(Likelihood):
     4.0
     """
 
-    dispersion: jax.Array | np.ndarray
     exposure: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.counts
     row_parameters: ClassVar[tuple[str, ...]] = ("exposure",)
+    dispersion: jax.Array | np.ndarray = learned(Positive())
 
     def __init__(self, dispersion=1.0, link="exp", exposure=1.0):
         """`dispersion` > 0; `link` is "exp" or "softplus"; `exposure` > 0, as of `Poisson`."""
@@ -161,10 +162,10 @@ class Binomial(Likelihood):
     """
 
     trials: jax.Array | np.ndarray
-    lapse: jax.Array | np.ndarray | None
     link: str = eqx.field(static=True)
     support: ClassVar[supports.Support] = supports.counts
     row_parameters: ClassVar[tuple[str, ...]] = ("trials",)
+    lapse: jax.Array | np.ndarray | None = learned(Between(0.0, 0.5))
 
     def __init__(self, trials, link="logit", lapse=0.0):
         """`trials` are positive integers; `link` is "probit" or "logit"; 0 <= `lapse` < 1/2."""

@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import linalg
+from ..constraints import Covariance, Positive, Real, learned
 from ..precision import parameter
 from . import links
 from . import support as supports
@@ -111,10 +112,10 @@ class Product(_OneSignal):
     -6.0
     """
 
-    variance: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     num_latents: ClassVar[int] = 2
     linear_latents: ClassVar[tuple[int, ...]] = (0,)
+    variance: jax.Array | np.ndarray = learned(Positive(), unit="y2")
 
     def __init__(self, variance=0.1, link: str | None = "softplus"):
         """`variance` > 0 is that of the noise; `link` is "softplus", "exp", or "identity" (None) for f₀ f₁."""
@@ -162,11 +163,11 @@ class AmplitudeDemodulation(_OneSignal):
     (5, (0, 1, 2))
     """
 
-    mixing: jax.Array | np.ndarray | None
-    variance: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
     num_subbands: int = eqx.field(static=True)
     num_modulators: int = eqx.field(static=True)
+    mixing: jax.Array | np.ndarray | None = learned(Positive(), by_default=False)
+    variance: jax.Array | np.ndarray = learned(Positive(), unit="y2")
 
     def __init__(self, num_subbands, mixing=None, variance=0.1, link="softplus"):
         """`mixing` is a non-negative matrix (subbands x modulators); `variance` > 0; `link` is "softplus" or "exp"."""
@@ -253,11 +254,11 @@ class RegressionNetwork(_Vector):
     [1.0, 2.0, 3.0]
     """
 
-    noise: jax.Array | np.ndarray
-    weight_offset: jax.Array | np.ndarray
     outputs: int = eqx.field(static=True)
     nodes: int = eqx.field(static=True)
     log_prob_degree: ClassVar[int | None] = 4
+    noise: jax.Array | np.ndarray = learned(Covariance(), unit="y2")
+    weight_offset: jax.Array | np.ndarray = learned(Real(), by_default=False)
 
     def __init__(self, outputs, nodes, covariance, weight_offset=0.0):
         """`covariance` is Σ, or a number or vector of variances; `weight_offset` a number, or a matrix like W."""
@@ -320,10 +321,10 @@ class MultivariateGaussian(_Vector):
     (1, 2)
     """
 
-    noise: jax.Array | np.ndarray
     outputs: int = eqx.field(static=True)
     log_concave: ClassVar[bool] = True
     log_prob_degree: ClassVar[int | None] = 2
+    noise: jax.Array | np.ndarray = learned(Covariance(), unit="y2")
 
     def __init__(self, covariance):
         """`covariance` is Σ, or a vector of variances (a number, for one output)."""
@@ -368,11 +369,11 @@ class LinearCoregionalisation(_Vector):
     [2.0, 1.0, -4.0]
     """
 
-    mixing: jax.Array | np.ndarray
-    noise: jax.Array | np.ndarray
     outputs: int = eqx.field(static=True)
     log_concave: ClassVar[bool] = True
     log_prob_degree: ClassVar[int | None] = 2
+    mixing: jax.Array | np.ndarray = learned(Real())
+    noise: jax.Array | np.ndarray = learned(Covariance(), unit="y2")
 
     def __init__(self, mixing, covariance):
         """`mixing` is a matrix (outputs x latents); `covariance` is Σ, or a number or vector of variances."""

@@ -91,11 +91,7 @@ class GaussNewton(Curvature):
             raise ValueError(f"kind must be one of {', '.join(map(repr, kinds))}, got {self.kind!r}")
 
     def evaluate(self, target, likelihood, y, marginal, cubature, expansion):
-        hessian = target.gauss_newton(likelihood, y, marginal, cubature, self.kind)
-        dimension = marginal.mean.shape[0]
-        if has_negative_weights(moment_rule(likelihood, cubature), dimension):
-            hessian = -project_psd(-hessian)
-        return hessian
+        return _gauss_newton_hessian(target, likelihood, y, marginal, cubature, self.kind)
 
     def initial_state(self, target, num_latents):
         return None
@@ -105,6 +101,39 @@ class GaussNewton(Curvature):
 
     def carry(self, old, new, step_size):
         return new
+
+
+def _gauss_newton_hessian(
+    target: Target,
+    likelihood: Likelihood,
+    y: Float[Array, " P"],
+    marginal: Gaussian,
+    cubature: Cubature | None,
+    kind: str,
+) -> Float[Array, "D D"]:
+    """The target's Gauss-Newton Hessian, negative semi-definite even where the rule has negative weights."""
+    hessian = target.gauss_newton(likelihood, y, marginal, cubature, kind)
+    if has_negative_weights(moment_rule(likelihood, cubature), marginal.mean.shape[0]):
+        hessian = -project_psd(-hessian)
+    return hessian
+
+
+def guarded_hessian(
+    target: Target,
+    likelihood: Likelihood,
+    y: Float[Array, " P"],
+    marginal: Gaussian,
+    cubature: Cubature | None,
+    hessian: Float[Array, "D D"],
+) -> Float[Array, "D D"]:
+    """A negative semi-definite stand-in for the exact Hessian, for steps that are to do without negative curvature.
+
+    Where y is Gaussian given f it is Gauss-Newton's, which leaves out the whole of what is indefinite; elsewhere the
+    exact Hessian without its positive eigenvalues, which keeps whatever the indefinite part adds to the others.
+    """
+    if likelihood.gaussian_form and likelihood.moments_problem() is None:
+        return _gauss_newton_hessian(target, likelihood, y, marginal, cubature, "auto")
+    return -project_psd(-hessian)
 
 
 class QuasiNewtonState(eqx.Module):

@@ -50,6 +50,20 @@ class Workspace(eqx.Module):
     mean: eqx.AbstractVar[Any]
     """The prior mean of every position, (N, D)."""
 
+    def beyond_sites(self) -> Float[Array, "N D D"] | None:
+        """Where sites act not on f but on g: the covariance of what f is besides (`Conditioned.extra`)."""
+        return None
+
+    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+        """log ∫ p ∏ tₙ, to be differentiated in all that the workspace was made from.
+
+        The exponent at its maximum, m, and the determinant that integration leaves.
+        """
+        conditioned = self.marginals(sites)
+        mean = conditioned.marginals.mean
+        exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
+        return exponent - 0.5 * (conditioned.distance + conditioned.log_det)
+
     @abc.abstractmethod
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         """Condition on sites, for one step of inference (`eq:global-update`).
@@ -113,6 +127,10 @@ class Prior(eqx.Module):
     def place(self, x: np.ndarray) -> "Place":
         """Where each row of the data goes, decided before anything is traced."""
         return Place(x, None)
+
+    def inputs_with(self, inputs: Any) -> Any:
+        """Inputs that were placed, with what in them is this prior's own and may have been learned since."""
+        return inputs
 
     @abc.abstractmethod
     def prepare(self, x: Any) -> Workspace:

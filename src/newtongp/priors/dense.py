@@ -9,6 +9,7 @@ taken, so singular K (repeated inputs, very smooth kernels) needs neither jitter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,13 +21,16 @@ from ..kernels import Independent, Kernel, diagonals, grams, num_latents
 from ..means import as_mean
 from ..precision import in_double
 from .base import Conditioned, Posterior, Prior, Workspace, draws_of, over_pairs
+from .by_name import read_kernel
 
 
 class GP(Prior):
     """A Gaussian process prior with a kernel and a mean function (`sec:gp`), conditioned exactly.
 
     `kernel` is a kernel, or `kernels.Independent([k1, k2, ...])` for several latents; `mean` is a number or
-    a mean function, zero by default. Costs O(N³): good up to a few thousand rows.
+    a mean function, zero by default. A kernel may be given by its name, as in `GP("matern32")`, for `fit` to see to
+    everything else: there is a constant mean then, and every latent and every column of x has its own lengthscale.
+    Costs O(N³): good up to a few thousand rows.
 
     >>> from newtongp import kernels
     >>> GP(kernels.Matern32(lengthscale=0.5)).num_latents
@@ -35,14 +39,12 @@ class GP(Prior):
 
     kernel: Kernel | Independent
     mean: Any
+    by_name: bool = eqx.field(static=True)
 
-    def __init__(self, kernel: Kernel | Independent, mean: Any = None):
-        if not isinstance(kernel, (Kernel, Independent)):
-            raise ValueError(
-                f"kernel must be a kernel such as kernels.Matern32(), or kernels.Independent([...]), got {kernel!r}"
-            )
-        self.kernel = kernel
-        self.mean = as_mean(mean, num_latents(kernel))
+    def __init__(self, kernel: Kernel | Independent | str, mean: Any = None):
+        given, mean, self.by_name = read_kernel(kernel, mean)
+        self.kernel = given
+        self.mean = as_mean(mean, num_latents(given))
 
     @property
     def num_latents(self) -> int:

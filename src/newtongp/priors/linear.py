@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import linalg
+from ..constraints import Covariance, Real, learned
 from ..gaussian import Gaussian, Sites
 from ..precision import in_double, parameter
 from . import weight_space
@@ -45,9 +46,9 @@ class LinearModel(Prior):
     True
     """
 
-    prior_covariance: Any
-    mean: Any
     latents: int = eqx.field(static=True)
+    prior_covariance: Any = learned(Covariance())
+    mean: Any = learned(Real(), by_default=False)
 
     def __init__(self, prior_covariance: Any, mean: Any = None, num_latents: int = 1):
         self.latents = _latents(num_latents)

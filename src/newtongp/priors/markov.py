@@ -16,6 +16,7 @@ from ..means import as_mean
 from ..precision import in_double, to_host
 from ..times import Clock, as_clock
 from .base import Place
+from .by_name import read_kernel
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
 
 
@@ -23,10 +24,11 @@ class MarkovGP(TemporalPrior):
     """A Gaussian process prior over functions of time (`sec:markov-gp`), conditioned exactly in O(N).
 
     `kernel` is any kernel of one input with a state space form: Matérn, cosine, periodic, Brownian and others, their
-    sums, products and multiples; or `kernels.Independent([...])` for several latents. Rows may come in any order,
-    repeat inputs and leave gaps. Time stamps need `unit`, in which lengthscales and periods are measured: "D", "h",
-    "s", or a `timedelta`; they are counted from `origin`, 2000-01-01 if it is not given. `pieces` is how many parts
-    of the series are run side by side; by default it is chosen for speed, and the answer does not depend on it.
+    sums, products and multiples; or `kernels.Independent([...])` for several latents; or a name (see `GP`). Rows may
+    come in any order, repeat inputs and leave gaps. Time stamps need `unit`, in which lengthscales and periods are
+    measured: "D", "h", "s", or a `timedelta`; they are counted from `origin`, 2000-01-01 if it is not given. `pieces`
+    is how many parts of the series are run side by side; by default it is chosen for speed, and the answer does not
+    depend on it.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.MarkovGP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Poisson())
@@ -37,28 +39,26 @@ class MarkovGP(TemporalPrior):
 
     kernel: Kernel | Independent
     mean: Any
+    by_name: bool = eqx.field(static=True)
     clock: Clock | None = eqx.field(static=True)
     pieces: int | None = eqx.field(static=True)
 
     def __init__(
         self,
-        kernel: Kernel | Independent,
+        kernel: Kernel | Independent | str,
         mean: Any = None,
         unit: Any = None,
         origin: Any = None,
         pieces: int | None = None,
     ):
-        if not isinstance(kernel, (Kernel, Independent)):
-            raise ValueError(
-                f"kernel must be a kernel such as kernels.Matern32(), or kernels.Independent([...]), got {kernel!r}"
-            )
+        given, mean, self.by_name = read_kernel(kernel, mean)
         if pieces is not None and (not isinstance(pieces, (int, np.integer)) or isinstance(pieces, bool) or pieces < 1):
             raise ValueError(f"pieces must be an integer of at least 1, or None for a choice by speed, got {pieces!r}")
-        self.kernel = kernel
-        self.mean = as_mean(mean, num_latents(kernel))
+        self.kernel = given
+        self.mean = as_mean(mean, num_latents(given))
         self.clock = as_clock(unit, origin)
         self.pieces = None if pieces is None else int(pieces)
-        _process(kernel)
+        _process(given)
 
     @property
     def num_latents(self) -> int:
@@ -103,7 +103,7 @@ class MarkovGP(TemporalPrior):
         times, states, precision, tilt = jax.tree.map(in_time, (workspace.times, states, sites.precision, tilt))
         return MarkovPosterior(
             workspace.at_rows(marginals),
-            workspace.log_normaliser(sites, smoothed),
+            workspace.log_normaliser_given(sites, smoothed),
             self,
             times,
             states,

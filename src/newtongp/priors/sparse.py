@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import linalg
+from ..constraints import Real, learned
 from ..gaussian import Gaussian, Sites, widened
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
 from ..means import as_mean
@@ -24,15 +25,16 @@ from ..precision import in_double, to_host
 from . import inducing as inducing_inputs
 from . import weight_space
 from .base import Conditioned, Place, Posterior, Prior, Workspace, draws_of, over_pairs
+from .by_name import read_kernel
 
 
 class SparseGP(Prior):
     """A Gaussian process prior through M inducing inputs, for inputs of any dimension (`sec:sparse-gp`).
 
-    `kernel` is a kernel, or `kernels.Independent([k1, k2, ...])` for several latents; `mean` is a number or a mean
-    function, zero by default. `inducing` is an array of inducing inputs (M, P), a list of such arrays, one a latent, or
-    a number: then that many are chosen from the data, by `selection="greedy"` (each the row whose f is least known
-    given those before, for each latent's own kernel) or `"kmeans"` (centres of clusters, the same for all latents),
+    `kernel` is a kernel, or `kernels.Independent([k1, k2, ...])` for several latents, or a name (see `GP`); `mean` is a
+    number or a mean function, zero by default. `inducing` is an array of inducing inputs (M, P), a list of such arrays,
+    one a latent, or a number: then that many are chosen from the data, by `selection="greedy"` (each the row whose f is
+    least known given those before, for each latent's own kernel) or `"kmeans"` (centres of clusters, the same for all),
     with `seed`. A step costs O(N M² D² + (M D)³) for N rows and D latents.
 
     `storage="full"` keeps one site a row, N (D + D²) numbers; `storage="tied"` keeps only their product as a function
@@ -54,36 +56,34 @@ class SparseGP(Prior):
     """
 
     kernel: Kernel | Independent
-    inducing: tuple[Any, ...] | None
-    """One array for all latents, or one a latent; None if they are chosen from the data."""
     mean: Any
+    by_name: bool = eqx.field(static=True)
     count: int | None = eqx.field(static=True)
     selection: str = eqx.field(static=True)
     seed: int = eqx.field(static=True)
     storage: str = eqx.field(static=True)
+    inducing: tuple[Any, ...] | None = learned(Real(), by_default=False)
+    """One array for all latents, or one a latent; None if they are chosen from the data."""
 
     def __init__(
         self,
-        kernel: Kernel | Independent,
+        kernel: Kernel | Independent | str,
         inducing: Any,
         mean: Any = None,
         selection: str = "greedy",
         seed: int = 0,
         storage: str = "full",
     ):
-        if not isinstance(kernel, (Kernel, Independent)):
-            raise ValueError(
-                f"kernel must be a kernel such as kernels.Matern32(), or kernels.Independent([...]), got {kernel!r}"
-            )
+        given, mean, self.by_name = read_kernel(kernel, mean)
         if selection not in inducing_inputs.SELECTIONS:
             raise ValueError(f'selection must be "greedy" or "kmeans", got {selection!r}')
         if storage not in ("full", "tied"):
             raise ValueError(f'storage must be "full" or "tied", got {storage!r}')
         self.storage = storage
-        self.kernel = kernel
+        self.kernel = given
         self.count = _whole(inducing, "inducing", 1) if _is_number(inducing) else None
-        self.inducing = None if self.count is not None else inducing_inputs.read_inducing(inducing, num_latents(kernel))
-        self.mean = as_mean(mean, num_latents(kernel))
+        self.inducing = None if self.count is not None else inducing_inputs.read_inducing(inducing, num_latents(given))
+        self.mean = as_mean(mean, num_latents(given))
         self.selection = selection
         self.seed = _whole(seed, "seed", 0)
 
@@ -98,6 +98,11 @@ class SparseGP(Prior):
                 f"inducing has {self.inducing[0].shape[1]} column(s), but x has {x.shape[1]}: inducing inputs are "
                 "inputs like those in x, with the same columns"
             )
+
+    def with_inducing(self, inducing: tuple[Any, ...]) -> "SparseGP":
+        """The same prior with these inducing inputs, one array for all latents or one a latent."""
+        chosen = inducing[:1] if all(each is inducing[0] for each in inducing) else inducing
+        return SparseGP(self.kernel, list(chosen), self.mean, self.selection, self.seed, self.storage)
 
     def place(self, x: np.ndarray) -> Place:
         if self.storage == "tied":
@@ -118,6 +123,9 @@ class SparseGP(Prior):
             return self.inducing if len(self.inducing) > 1 else self.inducing * len(kernels)
         assert self.count is not None and sample is not None
         return inducing_inputs.choose(kernels, sample.rows, self.count, self.selection, self.seed)
+
+    def inputs_with(self, inputs: "SparseInputs") -> "SparseInputs":
+        return inputs if self.inducing is None else SparseInputs(inputs.x, self.inducing_for(None))
 
     def prepare(self, x: "SparseInputs") -> "SparseWorkspace":
         projection = Projection.to(self.kernel, x.inducing)
@@ -205,6 +213,9 @@ class SparseWorkspace(Workspace):
     features: Float[Array, "D N M"]
     extra: Float[Array, "N D D"]
     projection: Projection
+
+    def beyond_sites(self):
+        return self.extra
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         solved = self.solve(sites)

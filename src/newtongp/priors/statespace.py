@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import kalman
+from ..constraints import Covariance, Real, learned, never_learned
 from ..gaussian import Gaussian, Sites
 from ..linalg import smallest_eigenvalue_given
 from ..precision import NotRealError, as_real, in_double, to_host
@@ -51,15 +52,15 @@ class StateSpaceModel(TemporalPrior):
     (2,)
     """
 
-    transition: Any
-    noise: Any
-    observation: Any
-    initial_mean: Any
-    initial_covariance: Any
-    transition_offset: Any
-    observation_offset: Any
     selection: tuple[tuple[int, ...], ...] | None = eqx.field(static=True)
     pieces: int | None = eqx.field(static=True)
+    transition: Any = learned(Real(), by_default=False)
+    noise: Any = learned(Covariance(), by_default=False)
+    observation: Any = never_learned()
+    initial_mean: Any = learned(Real(), by_default=False)
+    initial_covariance: Any = learned(Covariance(), by_default=False)
+    transition_offset: Any = learned(Real(), by_default=False)
+    observation_offset: Any = learned(Real(), by_default=False)
 
     def __init__(
         self,
@@ -213,7 +214,7 @@ class StateSpaceModel(TemporalPrior):
         smoothed = kalman.marginals(workspace.chain, sites.precision, workspace.tilt(sites))
         return StateSpacePosterior(
             workspace.at_rows(Gaussian(workspace.mean + smoothed.mean, smoothed.covariance)),
-            workspace.log_normaliser(sites, smoothed),
+            workspace.log_normaliser_given(sites, smoothed),
             self,
             workspace.at_rows(workspace.times),
             workspace.at_rows(sites),

@@ -56,7 +56,13 @@ class ChainWorkspace(Workspace):
             smoothed.proper,
         )
 
-    def log_normaliser(self, sites: Sites, smoothed: kalman.Smoothed) -> Float[Array, ""]:
+    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+        """log ∫ p ∏ tₙ, with a derivative that costs no more than a smoother."""
+        tilt = self.tilt(sites)
+        linear = jnp.sum((sites.linear + tilt) * self.mean)
+        return 0.5 * linear + kalman.log_normaliser(self.chain, sites.precision, tilt)
+
+    def log_normaliser_given(self, sites: Sites, smoothed: kalman.Smoothed) -> Float[Array, ""]:
         """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
         tilt = self.tilt(sites)
         linear = jnp.sum((sites.linear + tilt) * self.mean)

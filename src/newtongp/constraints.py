@@ -1,0 +1,152 @@
+"""What values a hyperparameter may have, and free coordinates in which an optimiser can move it.
+
+A field that can be learned says so where it is declared, with `learned`; a field that says nothing may have any real
+value.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .linalg import lower_root_given
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraint(abc.ABC):
+    """A set of values, and a map to it from as many free numbers as it has dimensions."""
+
+    is_positive: ClassVar[bool] = False
+    """Whether values are positive numbers, which are compared by their ratios."""
+
+    def size(self, shape: tuple[int, ...]) -> int:
+        """How many free numbers an array of this shape has."""
+        return math.prod(shape)
+
+    @abc.abstractmethod
+    def to_free(self, value: np.ndarray) -> np.ndarray:
+        """The free numbers of a value, flat; not finite where the value is not inside."""
+
+    @abc.abstractmethod
+    def from_free(self, free: Float[Array, " K"], shape: tuple[int, ...]) -> Any:
+        """The value with these free numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Real(Constraint):
+    """Any real number.
+
+    >>> Real().to_free(np.array([1.0, -2.0])).tolist()
+    [1.0, -2.0]
+    """
+
+    def to_free(self, value):
+        return np.ravel(value)
+
+    def from_free(self, free, shape):
+        return jnp.reshape(free, shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Positive(Constraint):
+    """Positive numbers, by their logarithms.
+
+    >>> float(Positive().from_free(jnp.zeros(1), ()))
+    1.0
+    """
+
+    is_positive: ClassVar[bool] = True
+
+    def to_free(self, value):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(np.ravel(value))
+
+    def from_free(self, free, shape):
+        return jnp.reshape(jnp.exp(free), shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Between(Constraint):
+    """Numbers strictly between two others, by their log odds.
+
+    >>> float(Between(0.0, 0.5).from_free(jnp.zeros(1), ()))
+    0.25
+    """
+
+    lower: float
+    upper: float
+
+    def to_free(self, value):
+        share = (np.ravel(value) - self.lower) / (self.upper - self.lower)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(share) - np.log1p(-share)
+
+    def from_free(self, free, shape):
+        share = 1.0 / (1.0 + jnp.exp(-free))
+        return jnp.reshape(self.lower + (self.upper - self.lower) * share, shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Covariance(Constraint):
+    """A variance, a vector of variances, or a positive definite matrix, by the logarithms of its Cholesky pivots.
+
+    >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
+    >>> free = Covariance().to_free(matrix)
+    >>> free.shape, bool(np.allclose(Covariance().from_free(free, (2, 2)), matrix))
+    ((3,), True)
+    """
+
+    is_positive: ClassVar[bool] = True
+
+    def size(self, shape):
+        return math.prod(shape) if len(shape) < 2 else shape[-1] * (shape[-1] + 1) // 2
+
+    def to_free(self, value):
+        if np.ndim(value) < 2:
+            return Positive().to_free(value)
+        factor = lower_root_given(value)
+        if factor is None:
+            return np.full(self.size(np.shape(value)), np.nan)
+        rows, columns = np.tril_indices(value.shape[0])
+        entries = factor[rows, columns]
+        return np.where(rows == columns, np.log(np.abs(entries)), entries)
+
+    def from_free(self, free, shape):
+        if len(shape) < 2:
+            return Positive().from_free(free, shape)
+        rows, columns = np.tril_indices(shape[0])
+        on_diagonal = rows == columns
+        entries = jnp.where(on_diagonal, jnp.exp(jnp.where(on_diagonal, free, 0.0)), free)
+        factor = jnp.zeros(shape).at[rows, columns].set(entries)
+        return factor @ factor.T
+
+
+def learned(
+    constraint: Constraint | None = None, by_default: bool = True, unit: str | None = None, **options: Any
+) -> Any:
+    """A field of a kernel, mean or likelihood with a constraint; `options` are those of `equinox.field`.
+
+    With `by_default=False` it is learned only where that is asked for. `unit` is what it is measured in, where a first
+    guess can be made from the data: "x", "y", "y2" (of a variance), "f2" and the like.
+
+    >>> import newtongp as ng
+    >>> class Laplace(ng.Likelihood):
+    ...     scale: Any = learned(Positive(), default=1.0)
+    ...
+    ...     def log_prob(self, y, f):
+    ...         return -jnp.abs(y - f) / self.scale - jnp.log(2.0 * self.scale)
+    >>> [found.name for found in ng.hyperparameters(Laplace())]
+    ['scale']
+    """
+    metadata = {"constraint": Real() if constraint is None else constraint, "learned": by_default, "unit": unit}
+    return eqx.field(metadata=metadata, **options)
+
+
+def never_learned(**options: Any) -> Any:
+    """A field with numbers that are part of a model's structure."""
+    return eqx.field(metadata={"constraint": None}, **options)

@@ -1,0 +1,539 @@
+"""Hyperparameter learning around the loop: the energy at each fixed point of inference, made as low as possible.
+
+One evaluation is inference to convergence from the sites of the last one, and the gradient of its energy
+(`objective.py`). SciPy's L-BFGS-B does the rest, in free coordinates (`constraints.py`), from guesses made of the data.
+It asks for nothing but values and gradients, so that a record of these is all of its state: a run that was killed is
+gone through again from its record, without computing anything, until the record ends.
+"""
+
+import contextlib
+import hashlib
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import scipy.optimize
+
+from . import objective
+from .choices import check_choices
+from .data import read_inputs
+from .fitted import FitResult
+from .gaussian import Sites
+from .guesses import guess, plausible, scales_of, unit_of
+from .infer import START_PRECISIONS, Run
+from .linalg import eigen_given
+from .model import Model
+from .parameters import Learned, Slot, choose, values_of, with_values
+from .precision import in_double, parameter, to_host
+from .predict import as_key
+from .priors.by_name import for_columns
+from .priors.sparse import SparseGP
+from .problem import Setup
+from .results import ConvergenceWarning, InferenceError, Status
+
+_INNER_TOLERANCE = 1e-7
+_LARGEST_FREE = 60.0
+"""Free numbers do not go further than this from zero or from their start, wherever that is."""
+_RATIOS = (0.15, 0.5, 2.0, 6.0)
+"""Lengthscales to look at before the search, in units of the first guess."""
+
+
+class _Enough(Exception):
+    """The search is over for a reason of its own."""
+
+
+class _Space:
+    """The free numbers of all that is learned, with their bounds and the prior densities of their values."""
+
+    def __init__(self, learned: list[Learned], priors: list[Any], units: list[Any]):
+        self.learned = learned
+        self.slots: tuple[Slot, ...] = tuple(each.slot for each in learned)
+        self.priors = priors
+        self.size = sum(slot.size for slot in self.slots)
+        parts = [np.zeros(slot.size) + np.ravel(unit) for slot, unit in zip(self.slots, units, strict=True)]
+        self.units = np.concatenate(parts) if parts else np.zeros(0)
+        self._penalty = jax.jit(jax.value_and_grad(self._negative_log_prior))
+
+    def free_of(self, values: list[np.ndarray]) -> np.ndarray:
+        """Values as free numbers."""
+        parts = [slot.constraint.to_free(value) for slot, value in zip(self.slots, values, strict=True)]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    @in_double
+    def values_at(self, free: np.ndarray) -> list[np.ndarray]:
+        """Free numbers as values."""
+        return [np.asarray(value) for value in values_of(self.slots, jnp.asarray(free))]
+
+    def bounds(self, start: np.ndarray) -> list[tuple[float, float]]:
+        """The least and largest free numbers."""
+        found, begin = [], 0
+        for each in self.learned:
+            size, constraint = each.slot.size, each.slot.constraint
+            here = start[begin : begin + size]
+            margin = _LARGEST_FREE if constraint.is_positive else np.inf
+            low, high = here - margin, here + margin
+            if each.lower is not None:
+                low = np.maximum(low, _finite(constraint.to_free(each.lower), -np.inf))
+            if each.upper is not None:
+                high = np.minimum(high, _finite(constraint.to_free(each.upper), np.inf))
+            found += list(zip(low.tolist(), high.tolist(), strict=True))
+            begin += size
+        return found
+
+    @in_double
+    def penalty(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+        """Minus the log of the prior density of the values, and its gradient in the free numbers."""
+        if not any(prior is not None for prior in self.priors):
+            return 0.0, np.zeros(self.size)
+        value, slope = self._penalty(jnp.asarray(free))
+        return float(value), np.asarray(slope)
+
+    def _negative_log_prior(self, free):
+        values = values_of(self.slots, free)
+        terms = [jnp.sum(prior(value)) for prior, value in zip(self.priors, values, strict=True) if prior is not None]
+        return -sum(terms)
+
+
+def _finite(values: np.ndarray, otherwise: float) -> np.ndarray:
+    return np.where(np.isfinite(values), values, otherwise)
+
+
+class _Entry(NamedTuple):
+    """One evaluation, as it is recorded."""
+
+    free: np.ndarray
+    energy: float
+    gradient: np.ndarray
+    status: int
+    steps: int
+
+
+class _Evaluator:
+    """Energies and gradients, one after the other, each from the sites of the last; and the record of them all."""
+
+    def __init__(self, setup: Setup, method: Any, step: Any, space: _Space, max_steps: int, keeper: Any, tell: Any):
+        self.setup, self.method, self.step, self.space = setup, method, step, space
+        self.template = objective.Template.of(setup)
+        self.max_steps = max_steps
+        self.keeper, self.tell = keeper, tell
+        self.record: list[_Entry] = []
+        self.replay: list[_Entry] = []
+        positions = setup.problem.observed.shape[0]
+        initial = getattr(method, "initial_precision", 0.01)
+        self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
+        self.precisions = (np.nan, initial, *(precision for precision in START_PRECISIONS if precision > initial))
+        self.best: tuple[float, np.ndarray, Any] | None = None
+        if keeper is not None:
+            self.replay, sites = keeper.read()
+            self.sites = self.sites if sites is None else sites
+
+    def __call__(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+        """The energy plus minus the log prior density, and its gradient; infinite where inference breaks down."""
+        entry = self._next(np.array(free, dtype=float))
+        penalty, slope = self.space.penalty(free)
+        total = entry.energy + penalty
+        if np.isfinite(total) and (self.best is None or total < self.best[0]):
+            self.best = total, entry.free, self.sites
+        self.tell(len(self.record), total if self.best is None else self.best[0])
+        return total, entry.gradient + slope
+
+    def _next(self, free: np.ndarray) -> _Entry:
+        number = len(self.record)
+        if number < len(self.replay):
+            entry = self.replay[number]
+            if not np.array_equal(entry.free, free):
+                raise ValueError(
+                    f"checkpoint {str(self.keeper.path)!r} is of another fit: its evaluation {number} was elsewhere. "
+                    "Give the same model, data and options as before, or another file"
+                )
+            self.record.append(entry)
+            return entry
+        entry = self._evaluate(free)
+        self.record.append(entry)
+        if self.keeper is not None:
+            self.keeper.write(self.record, self.sites)
+        return entry
+
+    @in_double
+    def _evaluate(self, free: np.ndarray) -> _Entry:
+        found = None
+        # From the last sites, and where that fails from none, or from such as hold f near the prior mean.
+        for precision in self.precisions:
+            found = objective.evaluate(
+                self.space.slots,
+                self.template,
+                free,
+                self.method,
+                self.step,
+                self.sites,
+                precision,
+                self.max_steps,
+                _INNER_TOLERANCE,
+            )
+            if found.usable:
+                self.sites = to_host(found.sites)
+                break
+        assert found is not None
+        status, steps = int(found.status), int(found.steps)
+        if not found.usable:
+            return _Entry(free, np.inf, np.zeros_like(free), status, steps)
+        return _Entry(free, float(found.energy), np.asarray(found.gradient), status, steps)
+
+
+class _Search(NamedTuple):
+    """Where a search from one start ended, and why."""
+
+    total: float
+    free: np.ndarray
+    status: Status
+    iterations: int
+
+
+def _search(evaluator: _Evaluator, start: np.ndarray, max_steps: int, tol: float, trace: list[float]) -> _Search:
+    """L-BFGS-B from one start."""
+    lowest: list[Any] = [np.inf, start]
+
+    units = evaluator.space.units
+
+    def bounded(scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        free = scaled * units
+        total, slope = evaluator(free)
+        if np.isfinite(total):
+            if total < lowest[0]:
+                lowest[:] = [total, free]
+            return total, slope * units
+        if not np.isfinite(lowest[0]):
+            raise _Enough
+        # A wall: uphill from the best point, so that the line search turns back.
+        away = scaled - lowest[1] / units
+        height = 1e3 * (1.0 + abs(lowest[0]))
+        return lowest[0] + height, height * away / max(float(away @ away), 1e-12)
+
+    def note(_: Any) -> None:
+        trace.append(lowest[0])
+
+    bounds = [(low / unit, high / unit) for (low, high), unit in zip(evaluator.space.bounds(start), units, strict=True)]
+    try:
+        found = scipy.optimize.minimize(
+            bounded,
+            start / units,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=bounds,
+            callback=note,
+            options={"maxiter": max_steps, "maxfun": 20 * max_steps + 20, "ftol": 1e-12, "gtol": tol, "maxls": 30},
+        )
+    except _Enough:
+        return _Search(np.inf, start, Status.NON_FINITE, 0)
+    if found.status == 0:
+        status = Status.CONVERGED
+    elif found.status == 1:
+        status = Status.MAX_STEPS
+    else:
+        # The line search found nothing lower: at the bottom that is rounding, elsewhere it is not.
+        status = Status.CONVERGED if _slope_left(found, bounds) < 1e2 * tol else Status.STEP_TOO_SMALL
+    return _Search(float(lowest[0]), lowest[1], status, int(found.nit))
+
+
+def _slope_left(found: Any, bounds: list[tuple[float, float]]) -> float:
+    """The largest slope in a direction that the bounds leave open."""
+    low, high = np.asarray(bounds).T
+    moved = np.clip(found.x - found.jac, low, high) - found.x
+    return float(np.max(np.abs(moved), initial=0.0))
+
+
+@in_double
+def fit(
+    model: Model,
+    x: Any,
+    y: Any = None,
+    method: Any = None,
+    step: Any = None,
+    *,
+    parameters: Mapping[str, Any] | None = None,
+    max_steps: int = 100,
+    tol: float = 1e-5,
+    restarts: int = 0,
+    key: Any = 0,
+    weak_priors: bool = True,
+    standard_errors: bool = True,
+    inference_steps: int = 200,
+    progress: bool = False,
+    checkpoint: Any = None,
+    throw: bool = True,
+) -> FitResult:
+    """Learn the hyperparameters of the model from data, and infer the posterior with them.
+
+    Every hyperparameter of kernel, mean and likelihood is learned unless `parameters` says otherwise, a mapping from
+    names (see `newtongp.parameters`) to `Fixed()`, `Free(lower, upper, prior, start)` or `Tied(name)`. The method's own
+    energy is made as low as possible, by L-BFGS with exact gradients, until they are below `tol` in the logarithms of
+    positive parameters and in others by their units; with priors on parameters, the energy minus their log density is
+    (a MAP estimate). The search starts from the model's own values or from guesses made of the data, whichever have the
+    lower energy, and again from `restarts` random places, which `key` decides.
+
+    With `weak_priors`, parameters that the data may leave undecided do not run away: see
+    `newtongp.parameters.Plausible`. `checkpoint` is a file to write what was found so far to, and to resume from. The
+    result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
+
+    >>> import numpy as np
+    >>> import newtongp as ng
+    >>> x = np.linspace(0.0, 10.0, 40)
+    >>> y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(x)))
+    >>> result = ng.fit(ng.Model(ng.MarkovGP("matern52"), "poisson"), x, y)
+    >>> result.status.name, bool(0.5 < result.parameters["kernel.lengthscale"] < 10.0)
+    ('CONVERGED', True)
+    """
+    _check_counts(max_steps=(max_steps, 0), restarts=(restarts, 0), inference_steps=(inference_steps, 1))
+    tol = float(parameter(tol, "tol", lower=0.0))
+    method, step = check_choices(model, method, step)
+    setup = _set_up(model, x, y)
+    learned = choose(setup.model, parameters)
+    scales = scales_of(setup.model, setup.data)
+    guessed = guess(setup.model, scales, learned)
+    priors = [
+        each.prior if each.prior is not None or not weak_priors else plausible(setup.model, scales, each, start)
+        for each, start in zip(learned, guessed, strict=True)
+    ]
+    space = _Space(learned, priors, [unit_of(setup.model, scales, each) for each in learned])
+    keeper = None if checkpoint is None else _Keeper(checkpoint, setup, method, space)
+    started = time.perf_counter()
+    with _progress(progress) as tell:
+        evaluator = _Evaluator(setup, method, step, space, int(inference_steps), keeper, tell)
+        searches, trace, interrupted, curvature = [], [], False, None
+        try:
+            for start in _starts(evaluator, guessed, int(restarts), key):
+                searches.append(_search(evaluator, start, int(max_steps), tol, trace))
+            if standard_errors and searches:
+                curvature = _curvature(evaluator, min(searches, key=_total).free)
+        except KeyboardInterrupt:
+            interrupted = True
+    if keeper is not None:
+        keeper.write(evaluator.record, evaluator.sites, now=True)
+    return _finish(evaluator, searches, trace, interrupted, curvature, time.perf_counter() - started, throw)
+
+
+def _check_counts(**counts: tuple[Any, int]) -> None:
+    for name, (value, least) in counts.items():
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+
+def _set_up(model: Model, x: Any, y: Any) -> Setup:
+    """The model at its data, with one lengthscale a column where it leaves that open, and inducing inputs chosen."""
+    columns = read_inputs(x, model).shape[1]
+    model = Model(for_columns(model.prior, columns), model.likelihood)
+    setup = Setup(model, x, y)
+    if isinstance(model.prior, SparseGP) and model.prior.inducing is None:
+        # They stay where they are while the kernel changes: energies are then those of one and the same model.
+        scales = scales_of(model, setup.data)
+        free = choose(model, None)
+        start = with_values(tuple(each.slot for each in free), model, guess(model, scales, free))
+        chosen = start.prior.place(setup.data.x).inputs.inducing
+        setup = Setup(Model(model.prior.with_inducing(chosen), model.likelihood), x, y)
+    return setup
+
+
+def _total(search: _Search) -> float:
+    return search.total
+
+
+def _starts(evaluator: _Evaluator, guessed: list[np.ndarray], restarts: int, key: Any) -> Iterator[np.ndarray]:
+    """Where to search from: the best of a first look, then random places."""
+    space = evaluator.space
+    middle = space.free_of(guessed)
+    if space.size == 0:
+        evaluator(middle)
+        return
+    for free in (space.free_of([each.start for each in space.learned]), middle):
+        evaluator(free)
+    for ratio in _RATIOS:
+        moved = [
+            _kept_inside(value * ratio, each) if each.unit == "x" and not each.given_start else value
+            for each, value in zip(space.learned, guessed, strict=True)
+        ]
+        evaluator(space.free_of(moved))
+    yield middle if evaluator.best is None else evaluator.best[1]
+    keys = jax.random.split(as_key(key), max(1, restarts))
+    low, high = np.asarray(space.bounds(middle)).T
+    for number in range(restarts):
+        noise = np.asarray(jax.random.normal(keys[number], (space.size,)))
+        yield np.clip(middle + 1.5 * noise * space.units, low, high)
+
+
+def _kept_inside(value: np.ndarray, each: Learned) -> np.ndarray:
+    low = -np.inf if each.lower is None else each.lower
+    high = np.inf if each.upper is None else each.upper
+    return np.clip(value, low, high)
+
+
+_MOST_CURVATURES = 40
+_DIFFERENCE = 1e-3
+
+
+def _curvature(evaluator: _Evaluator, free: np.ndarray) -> np.ndarray | None:
+    """The second derivatives of the energy in the free numbers, from differences of gradients; None for many."""
+    size = free.shape[0]
+    if size == 0 or size > _MOST_CURVATURES:
+        return None
+    rows = []
+    for move in np.diag(_DIFFERENCE * evaluator.space.units):
+        (above, up), (below, down) = evaluator(free + move), evaluator(free - move)
+        if not (np.isfinite(above) and np.isfinite(below)):
+            return None
+        rows.append((up - down) / (2.0 * np.max(move)))
+    matrix = np.stack(rows)
+    return 0.5 * (matrix + matrix.T)
+
+
+def _finish(evaluator, searches, trace, interrupted, curvature, seconds, throw) -> FitResult:
+    """Infer with what was learned, and put everything together."""
+    space, setup = evaluator.space, evaluator.setup
+    if evaluator.best is None:
+        raise RuntimeError(
+            "no hyperparameters were found with which inference works: try infer with fixed ones first, to see why"
+        )
+    _, free, sites = evaluator.best
+    if searches and np.isfinite(min(map(_total, searches))):
+        lowest = min(searches, key=_total)
+        # The curvature's own evaluations may have found something lower, by rounding: the search's point is kept.
+        free, status = lowest.free, lowest.status
+    else:
+        status = Status.CONVERGED if space.size == 0 else Status.MAX_STEPS
+    status = Status.INTERRUPTED if interrupted else status
+    values = space.values_at(free)
+    model = with_values(space.slots, setup.model, values)
+    run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, _INNER_TOLERANCE)
+    run.given = setup.order.rows(sites)
+    result = run.result(run.finish(512, max(evaluator.max_steps, 100)))
+    found = FitResult(
+        result,
+        status=status,
+        learned={slot.name: value for slot, value in zip(space.slots, values, strict=True)},
+        priors={slot.name: prior for slot, prior in zip(space.slots, space.priors, strict=True) if prior is not None},
+        standard_errors=_standard_errors(space, free, curvature),
+        at_bound=_at_bound(space, free),
+        penalty=space.penalty(free)[0],
+        fit_history=np.asarray(trace),
+        evaluations=len(evaluator.record),
+        seconds=seconds,
+    )
+    if result.status.failed and throw:
+        raise InferenceError(found)
+    if not status.ok and throw:
+        warnings.warn(f"{status.name.lower()}: {status.sentence}", ConvergenceWarning, stacklevel=4)
+    return found
+
+
+def _standard_errors(space: _Space, free: np.ndarray, curvature: np.ndarray | None) -> dict[str, np.ndarray]:
+    """Of every value, by the curvature of the energy; infinite where it has none."""
+    if curvature is None or not np.all(np.isfinite(curvature)):
+        return {}
+    sizes, directions = eigen_given(curvature)
+    flat = sizes <= 1e-6 * max(1.0, float(np.max(sizes)))
+    spread = directions * np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, sizes)))
+    loose = np.sum(directions[:, flat] ** 2, axis=1) > 1e-6
+    found, begin = {}, 0
+    for slot in space.slots:
+        part = slice(begin, begin + slot.size)
+        slope = _slope_of(slot, free[part])
+        error = np.sqrt(np.sum((slope @ spread[part]) ** 2, axis=1))
+        undetermined = np.any((slope != 0.0) & loose[part][None, :], axis=1)
+        found[slot.name] = np.where(undetermined, np.inf, error).reshape(slot.shape)
+        begin += slot.size
+    return found
+
+
+@in_double
+def _slope_of(slot: Slot, free: np.ndarray) -> np.ndarray:
+    """The derivative of a slot's value, flat, in its free numbers."""
+    return np.asarray(jax.jacobian(lambda f: jnp.ravel(slot.constraint.from_free(f, slot.shape)))(jnp.asarray(free)))
+
+
+def _at_bound(space: _Space, free: np.ndarray) -> list[str]:
+    """The names of what ended at a bound that was set."""
+    names, begin = [], 0
+    for each in space.learned:
+        here = free[begin : begin + each.slot.size]
+        for bound in (each.lower, each.upper):
+            if bound is not None and np.any(np.abs(each.slot.constraint.to_free(bound) - here) < 1e-6):
+                names.append(each.slot.name)
+        begin += each.slot.size
+    return list(dict.fromkeys(names))
+
+
+class _Keeper:
+    """A file with the record of all evaluations and the last sites, to resume from."""
+
+    KIND = "newtongp fit checkpoint"
+    EVERY = 2.0
+    """Seconds between two writings, at least."""
+
+    def __init__(self, path: Any, setup: Setup, method: Any, space: _Space):
+        self.path = Path(path)
+        self.mark = _fingerprint(setup, method, space)
+        self.written = -np.inf
+
+    def read(self) -> tuple[list[_Entry], Sites | None]:
+        """What an earlier run has left; nothing if there was none."""
+        if not self.path.exists():
+            return [], None
+        from .storage import read_file
+
+        kept = read_file(self.path, self.KIND)
+        if kept.get("mark") != self.mark:
+            raise ValueError(
+                f"checkpoint {str(self.path)!r} is of another fit: give the same model, data and options as before, or "
+                "another file"
+            )
+        rows = zip(kept["free"], kept["energy"], kept["gradient"], kept["status"], kept["steps"], strict=True)
+        entries = [_Entry(free, float(e), slope, int(status), int(steps)) for free, e, slope, status, steps in rows]
+        return entries, Sites(kept["linear"], kept["precision"])
+
+    def write(self, record: list[_Entry], sites: Sites, now: bool = False) -> None:
+        """Replace the file by what is known by now."""
+        if not record or (not now and time.monotonic() - self.written < self.EVERY):
+            return
+        from .storage import write_file
+
+        payload = {
+            "mark": self.mark,
+            "free": np.stack([entry.free for entry in record]),
+            "energy": np.array([entry.energy for entry in record]),
+            "gradient": np.stack([entry.gradient for entry in record]),
+            "status": np.array([entry.status for entry in record]),
+            "steps": np.array([entry.steps for entry in record]),
+            "linear": np.asarray(sites.linear),
+            "precision": np.asarray(sites.precision),
+        }
+        write_file(self.path, self.KIND, payload)
+        self.written = time.monotonic()
+
+
+def _fingerprint(setup: Setup, method: Any, space: _Space) -> str:
+    """A text that differs for other data, models and methods."""
+    digest = hashlib.sha256()
+    for leaf in jax.tree.leaves((setup.model, setup.data.x, setup.data.y, setup.data.observed, method)):
+        digest.update(np.ascontiguousarray(leaf).tobytes())
+    digest.update(repr((jax.tree.structure((setup.model, method)), space.slots)).encode())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _progress(wanted: bool) -> Iterator[Any]:
+    if not wanted:
+        yield lambda evaluations, lowest: None
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
+        task = bar.add_task("fit", total=None)
+
+        def tell(evaluations: int, lowest: float) -> None:
+            bar.update(task, description=f"fit, {evaluations} evaluations, energy {lowest:.6g}")
+
+        yield tell

@@ -1,0 +1,175 @@
+"""A method's energy as a function of hyperparameters, with its gradient: the inner half of `fit`.
+
+For given hyperparameters inference runs to its fixed point, from the sites of the last time. There the energy of exact
+VI, of power EP and of everything that minimises the VFE does not change with the sites (`sec:gp`), so that its gradient
+is that of the prior's log normaliser at fixed sites and of the rows' terms at fixed marginals. Other energies do
+change: of the Laplace energy the log determinant, for one. Then what the sites do with the hyperparameters is part of
+the gradient. With the sites' fixed-point map s = F(θ, s) it is wᵀ∂F/∂θ for the w that solves w = ∂E/∂s + wᵀ∂F/∂s.
+"""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .choices import local_rule
+from .compilation import compiled
+from .gaussian import Sites
+from .infer import converge, look, propose_rows, total_energy
+from .likelihoods.base import Likelihood, over_rows
+from .likelihoods.partial import PartlyObserved
+from .linalg import solve_by_products
+from .methods.curvature import QuasiNewton
+from .methods.energy import row_energy
+from .methods.presets import FirstOrderVI
+from .model import Model
+from .parameters import Slot, values_of, with_values
+from .problem import Problem, Setup
+from .results import Status
+from .steps import Step
+
+
+class Template(eqx.Module):
+    """A model at its data, in which the hyperparameters are to be replaced."""
+
+    prior: Any
+    likelihood: Likelihood
+    inputs: Any
+    y: Any
+    observed: Any
+
+    @classmethod
+    def of(cls, setup: Setup) -> "Template":
+        """From a setup; its workspace is made anew for every value of the hyperparameters."""
+        problem = setup.problem
+        return cls(setup.model.prior, problem.likelihood, setup.inputs, problem.y, problem.observed)
+
+    def at(self, slots: tuple[Slot, ...], free: Float[Array, " K"]) -> Problem:
+        """The problem with these hyperparameters."""
+        likelihood = self.likelihood
+        bare = likelihood.whole if isinstance(likelihood, PartlyObserved) else likelihood
+        holder = with_values(slots, _Holder(self.prior, bare), values_of(slots, free))
+        whole = holder.likelihood
+        if isinstance(likelihood, PartlyObserved):
+            whole = eqx.tree_at(lambda outer: outer.whole, likelihood, holder.likelihood)
+        inputs = holder.prior.inputs_with(self.inputs)
+        return Problem(holder.prior.prepare(inputs), whole, self.y, self.observed)
+
+
+class _Holder(eqx.Module):
+    """What has the paths of a model, and no checks."""
+
+    prior: Any
+    likelihood: Any
+
+
+class Evaluation(eqx.Module):
+    """The energy at the fixed point for some hyperparameters, its gradient in the free numbers, and the way there."""
+
+    energy: Float[Array, ""]
+    gradient: Float[Array, " K"]
+    sites: Sites
+    residual: Float[Array, ""]
+    steps: Any
+    status: Any
+
+    @property
+    def usable(self) -> bool:
+        """Whether there is an energy and a gradient at all, and inference got anywhere."""
+        return (
+            int(self.steps) >= 0
+            and not Status(int(self.status)).failed
+            and not (int(self.status) == Status.STEP_TOO_SMALL.value and int(self.steps) == 0)
+            and bool(jnp.isfinite(self.energy))
+            and bool(jnp.all(jnp.isfinite(self.gradient)))
+        )
+
+
+@functools.partial(compiled, static_argnums=0)
+def evaluate(
+    slots: tuple[Slot, ...],
+    template: Template,
+    free: Float[Array, " K"],
+    method: Any,
+    step: Step,
+    sites: Sites,
+    precision: Any,
+    until: Any,
+    tol: Any,
+) -> Evaluation:
+    """Inference with these hyperparameters, and the gradient of its energy in them.
+
+    It starts from these sites, or, if `precision` is not NaN, from sites of this precision at the prior mean.
+    """
+    problem = template.at(slots, free)
+    held = precision * jnp.eye(sites.linear.shape[1])[None]
+    start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
+    sites = jax.tree.map(lambda given, new: jnp.where(jnp.isnan(precision), given, new), sites, start)
+    point, steps, status = converge(problem, method, step, sites, until, tol)
+    slope = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
+    gradient = slope(slots, template, free, local_rule(method), point)
+    return Evaluation(point.energy, gradient, point.sites, point.largest, steps, status)
+
+
+def is_stationary(method: Any, likelihood: Likelihood) -> bool:
+    """Whether the energy does not change with the sites, to first order, where the method has come to rest."""
+    if isinstance(method, FirstOrderVI) or isinstance(method.curvature, QuasiNewton):
+        # The sites of a quasi-Newton method depend on the way there: nothing is known of how they would change.
+        return True
+    if method.curvature.name != "exact" or method.safeguard is not None:
+        return False
+    # Sums over nodes are exact enough for power EP's fixed points to be stationary points of its energy only where
+    # what is summed has no corners: for log-concave likelihoods. Those of VI are made from the sum's own derivative.
+    return method.target.name == "vi" or (method.target.name == "power_ep" and method.expects_psd(likelihood))
+
+
+def _at_fixed_sites(slots, template: Template, free, method, point) -> Float[Array, " K"]:
+    """The gradient of −log ∫ p ∏ tₙ at fixed sites, and of the rows' energies at fixed marginals."""
+
+    def surrogate(free):
+        problem = template.at(slots, free)
+        workspace = problem.workspace
+
+        def row(likelihood, y, observed, marginal, site, extra):
+            kind, power = method.target.energy, method.energy_power
+            energy = row_energy(kind, power, likelihood, y, marginal, site, method.cubature, extra)
+            return jnp.where(observed, energy.value, 0.0)
+
+        rows = (problem.y, problem.observed, point.marginals, point.sites, workspace.beyond_sites())
+        energies = over_rows(row, problem.likelihood, rows)
+        return jnp.sum(energies) - workspace.log_normaliser(point.sites)
+
+    return jax.grad(surrogate)(free)
+
+
+_MOST_ITERATIONS = 40
+
+
+def _with_sites(slots, template: Template, free, method, point) -> Float[Array, " K"]:
+    """The gradient of the energy along the curve of fixed points."""
+
+    def energy_and_next(free, sites):
+        problem = template.at(slots, free)
+        conditioned, views, numbers = look(problem, method, sites)
+        proposal, _ = propose_rows(problem, method, views, sites, None, jnp.zeros(()))
+        return total_energy(conditioned, numbers), proposal
+
+    _, pull_back = jax.vjp(energy_and_next, free, point.sites)
+    one, nothing = jnp.ones(()), jax.tree.map(jnp.zeros_like, point.sites)
+    _, slope = pull_back((one, nothing))
+
+    def minus_carried(weights):
+        _, carried = pull_back((jnp.zeros(()), weights))
+        return jax.tree.map(jnp.subtract, weights, carried)
+
+    weights = solve_by_products(minus_carried, slope, _MOST_ITERATIONS)
+    gradient, _ = pull_back((one, weights))
+    return gradient
+
+
+def model_with(model: Model, slots: tuple[Slot, ...], values: Any) -> Model:
+    """The model with these values of what was learned."""
+    return with_values(slots, model, values)

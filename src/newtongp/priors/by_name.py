@@ -1,0 +1,62 @@
+"""Kernels given by their names: `GP("matern32")`.
+
+Such a prior leaves the details to `fit`: it has a constant mean, one kernel for each latent that the likelihood turns
+out to have, and one lengthscale for each column of x.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from .. import kernels, means
+from ..kernels import Independent, Kernel
+from ..named import find
+
+_KERNELS = (
+    "Matern12",
+    "Matern32",
+    "Matern52",
+    "Matern72",
+    "RBF",
+    "RationalQuadratic",
+    "Brownian",
+    "IntegratedBrownian",
+)
+
+
+def read_kernel(kernel: Any, mean: Any) -> tuple[Any, Any, bool]:
+    """The kernel and the mean that were meant, and whether the kernel was given by its name."""
+    if isinstance(kernel, str):
+        found = getattr(kernels, find(kernel, _KERNELS, "kernel"))()
+        return found, means.Constant(0.0) if mean is None else mean, True
+    if not isinstance(kernel, (Kernel, Independent)):
+        raise ValueError(
+            "kernel must be a kernel such as kernels.Matern32(), its name, or kernels.Independent([...]), got "
+            f"{kernel!r}"
+        )
+    return kernel, mean, False
+
+
+def for_latents(prior: Any, count: int) -> Any:
+    """A prior by name with as many latents as a likelihood has; any other as it is."""
+    if not getattr(prior, "by_name", False) or prior.num_latents == count or prior.num_latents != 1:
+        return prior
+    mean = prior.mean.parts[0]
+    parts = Independent([prior.kernel] * count), means.Independent([mean] * count)
+    return eqx.tree_at(lambda p: (p.kernel, p.mean), prior, parts)
+
+
+def for_columns(prior: Any, count: int) -> Any:
+    """A prior by name with one lengthscale a column of x; any other as it is."""
+    if not getattr(prior, "by_name", False) or count == 1:
+        return prior
+
+    def widened(kernel: Any) -> Any:
+        if np.ndim(getattr(kernel, "lengthscale", np.ones(1))) > 0:
+            return kernel
+        return eqx.tree_at(lambda k: k.lengthscale, kernel, np.full(count, float(kernel.lengthscale)))
+
+    kernel = prior.kernel
+    wide = Independent([widened(k) for k in kernel.kernels]) if isinstance(kernel, Independent) else widened(kernel)
+    return eqx.tree_at(lambda p: p.kernel, prior, wide)
