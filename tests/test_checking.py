@@ -136,7 +136,7 @@ def test_latents_that_enter_linearly_are_integrated_exactly():
             (y - f[0]) / np.sqrt(likelihoods.HeteroscedasticGaussian("exp").covariance(f))
         )
         exact = integrate.simpson(integrate.simpson(values, x=z), x=z)
-        assert checking._distribution(prediction, np.array([y]))[0] == pytest.approx(exact, abs=1e-6)
+        assert prediction.cdf(y)[0] == pytest.approx(exact, abs=1e-6)
 
 
 def test_calibration_shows_as_a_table(result):

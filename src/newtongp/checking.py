@@ -7,21 +7,17 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 from scipy.stats import kstest
 
 from . import data as data_room
 from . import predict as predictions
 from .data import Data
-from .gaussian import Gaussian, widened
 from .infer import infer
 from .likelihoods.base import Likelihood, row_cdf, rows_given, with_row_parameters
-from .likelihoods.special import ndtr
-from .methods.nodes import place_nodes
 from .methods.presets import FirstOrderVI
 from .methods.rule import Method
 from .model import Model
-from .precision import in_double, to_host
+from .precision import in_double
 from .predict import Prediction, as_key
 from .results import InferenceError, Result, Status
 from .times import Clock
@@ -145,7 +141,7 @@ def calibration(
             raise ValueError(
                 f"{next(iter(row_parameters))} is for new rows, of which there are none: give x_new and y_new too"
             )
-        prediction, usable = in_double(_left_out)(result)
+        prediction, usable = _left_out(result)
         return Calibration(*_around(prediction, result.data, usable), "leave-one-out", key)
     if x_new is None or y_new is None:
         missing, given = ("x_new", "y_new") if x_new is None else ("y_new", "x_new")
@@ -154,41 +150,28 @@ def calibration(
             "leave out both for leave-one-out"
         )
     prediction = result.predict(x_new, **row_parameters)
-    likelihood = prediction._likelihood
+    likelihood = prediction.likelihood
     read = data_room.read_data(x_new, y_new, Model(result.model.prior, likelihood), ("x_new", "y_new"))
     return Calibration(*_around(prediction, read, read.observed), "new data", key)
 
 
 def _left_out(result: Result) -> tuple[Prediction, np.ndarray]:
-    """The prediction of each row given all others, from its cavity, and which rows have one."""
-    if result.data is None or result.sites is None:
-        raise ValueError(
-            "leave-one-out needs the rows and their sites, which were not kept: use arrays in memory and "
-            'storage="full", or give x_new and y_new'
-        )
-    cavities, proper = to_host(predictions._cavities(result.site_marginals, result.sites))
-    if result.site_marginals is not result.marginals:
-        cavities = widened(cavities, result.marginals.covariance - result.site_marginals.covariance)
-    usable = result.data.observed & proper
-    kept = usable.reshape(-1, 1)
-    latent = Gaussian(
-        np.where(kept, cavities.mean, result.marginals.mean),
-        np.where(kept[:, :, None], cavities.covariance, result.marginals.covariance),
-    )
-    return Prediction(result.model.likelihood, latent, predictions._cubature(result)), usable
+    """The prediction of each row given all others, and which rows have one."""
+    latent, usable = predictions.left_out(result, "leave-one-out", "give x_new and y_new")
+    return Prediction(result.model.likelihood, latent, predictions.cubature_for(result)), usable
 
 
 def _around(prediction: Prediction, data: Data, usable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """P(Y < y) and P(Y ≤ y) of each row; NaN where there is nothing to predict."""
-    likelihood = prediction._likelihood
+    likelihood = prediction.likelihood
     if likelihood.num_outputs != 1:
         raise ValueError(
             f"calibration is for one output, and {type(likelihood).__name__} has {likelihood.num_outputs}: look at "
             "functions of them, with draws from sample_y"
         )
     y = data.y[:, 0]
-    upper = _distribution(prediction, y)
-    lower = _distribution(prediction, y - 1.0) if likelihood.support.integer else upper
+    upper = prediction.cdf(y)
+    lower = prediction.cdf(y - 1.0) if likelihood.support.integer else upper
     return np.where(usable, lower, np.nan), np.where(usable, upper, np.nan)
 
 
@@ -208,40 +191,6 @@ def has_distribution(likelihood: Likelihood) -> bool:
     except NotImplementedError:
         return False
     return True
-
-
-# A kink of p(Y ≤ y | f) as narrow as a hundredth of the latent's standard deviation is seen to two digits.
-_RULE = predictions._FineRule(0.05, 7.0)
-
-
-@in_double
-def _distribution(prediction: Prediction, y: np.ndarray) -> np.ndarray:
-    """P(Y ≤ y) of each row."""
-    with predictions._explained():
-        values = _distribution_functions(prediction._likelihood, prediction._cubature, prediction.latent, y)
-    # Weights that sum to one up to rounding, or that are negative, can leave [0, 1] a little.
-    return np.clip(np.asarray(values), 0.0, 1.0)
-
-
-@jax.jit
-def _distribution_functions(likelihood: Likelihood, cubature, latent: Gaussian, y) -> Float[Array, " M"]:
-    """E[P(Y ≤ y | f)], over latents that enter linearly in closed form."""
-
-    def row(likelihood, gaussian, y):
-        few = likelihood.num_latents - len(likelihood.linear_latents) <= 1
-        nodes = place_nodes(likelihood, gaussian, None if few else cubature, True, _RULE)
-        count = len(nodes.split.others)
-
-        def below(f):
-            if not nodes.split.linear:
-                return row_cdf(likelihood, y, f)
-            matrix, offset, noise = (jnp.asarray(part) for part in likelihood.linear_form(f[:count]))
-            spread = matrix @ nodes.free_root
-            return ndtr((y - (offset + matrix @ f[count:])[0]) / jnp.sqrt((noise + spread @ spread.T)[0, 0]))
-
-        return nodes.weights @ jax.vmap(below)(nodes.points)
-
-    return predictions._over_rows(likelihood, row, latent, y)
 
 
 # Cross-validation -----------------------------------------------------------------------------------

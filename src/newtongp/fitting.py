@@ -266,6 +266,8 @@ def fit(
     progress: bool = False,
     checkpoint: Any = None,
     throw: bool = True,
+    batch_size: int | None = None,
+    learning_rate: float = 0.05,
 ) -> FitResult:
     """Learn the hyperparameters of the model from data, and infer the posterior with them.
 
@@ -280,6 +282,10 @@ def fit(
     `newtongp.parameters.Plausible`. `checkpoint` is a file to write what was found so far to, and to resume from. The
     result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
 
+    With `batch_size`, a `SparseGP` learns from so many rows at a time, by Adam with `learning_rate` in the logarithms of
+    positive parameters. x and y may then be any that `infer` takes in batches, `key` decides their order, and `max_steps`
+    counts passes over the data; it ends when the energy no longer falls by more than its own noise.
+
     >>> import numpy as np
     >>> import newtongp as ng
     >>> x = np.linspace(0.0, 10.0, 40)
@@ -290,6 +296,28 @@ def fit(
     """
     _check_counts(max_steps=(max_steps, 0), restarts=(restarts, 0), inference_steps=(inference_steps, 1))
     tol = float(parameter(tol, "tol", lower=0.0))
+    if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
+        from .fitting_batches import fit_in_batches
+
+        return fit_in_batches(
+            model,
+            x,
+            y,
+            method,
+            step,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            parameters=parameters,
+            max_steps=int(max_steps),
+            tol=tol,
+            restarts=int(restarts),
+            key=key,
+            weak_priors=weak_priors,
+            inference_steps=int(inference_steps),
+            progress=progress,
+            checkpoint=checkpoint,
+            throw=throw,
+        )
     method, step = check_choices(model, method, step)
     setup = _set_up(model, x, y)
     learned = choose(setup.model, parameters)

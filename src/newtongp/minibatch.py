@@ -40,16 +40,16 @@ from .results import History, Result, Status
 from .rows import Batch, Rows
 from .steps import Constant, Step
 
-_SHORTEST = 1e-9
+SHORTEST = 1e-9
 _PATIENT = 0.05
 """At this step size a growing residual is put up with, as in `steps.Damped`."""
 _RIEMANNIAN = 0.3
 """The Riemannian term is of second order in the step size, and far too large at 1 where a site is still far off."""
-_WHOLE_PASS = 2**13
+WHOLE_PASS = 2**13
 """Rows taken at a time where no batch size is given."""
 
 
-class _Shared(eqx.Module):
+class Shared(eqx.Module):
     """What stays the same from batch to batch."""
 
     prior: SparseGP
@@ -57,7 +57,7 @@ class _Shared(eqx.Module):
     method: Method
 
 
-class _Rows(eqx.Module):
+class DeviceRows(eqx.Module):
     """A batch, on the device."""
 
     index: Any
@@ -68,6 +68,16 @@ class _Rows(eqx.Module):
     count: Any
     mesh: Any = eqx.field(static=True)
     """The devices that share the rows; None if there is only one."""
+
+
+def on_devices(batch: Batch, whole: Likelihood, mesh: Any) -> DeviceRows:
+    """A batch where it is computed with: every device gets its share of the rows."""
+    data, likelihood = batch.data, batch.likelihood(whole)
+    for name in rows_given(likelihood):
+        own = spread(likelihood.row_parameter(name), mesh)
+        likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, own)
+    index, x, y, observed = (spread(each, mesh) for each in (batch.index, data.x, data.y, data.observed))
+    return DeviceRows(index, x, y, observed, likelihood, batch.count, mesh)
 
 
 class Product(eqx.Module):
@@ -90,7 +100,7 @@ def nothing(prior: SparseGP, projection: Projection) -> Product:
     return Product(jnp.zeros((latents, size)), jnp.zeros((latents * size, latents * size)))
 
 
-class _Belief(eqx.Module):
+class Belief(eqx.Module):
     """q(v) ∝ N(0, I) t(v): its mean (D, M) and the half of its covariance (D·M, D, M)."""
 
     mean: Float[Array, "D M"]
@@ -99,7 +109,7 @@ class _Belief(eqx.Module):
     proper: Bool[Array, ""]
 
     @classmethod
-    def given(cls, product: Product) -> "_Belief":
+    def given(cls, product: Product) -> "Belief":
         factor = weight_space.factor_of_gram(product.precision)
         mean = factor.inverse.T @ (factor.inverse @ product.linear.reshape(-1))
         half = factor.inverse.reshape(-1, *product.linear.shape)
@@ -115,7 +125,7 @@ class _Belief(eqx.Module):
         return jnp.sum(self.mean**2)
 
 
-def _look_up(shared: _Shared, rows: _Rows) -> tuple[Any, Any, Any]:
+def look_up(shared: Shared, rows: DeviceRows) -> tuple[Any, Any, Any]:
     """Features, Var e and the prior mean of a batch."""
     features, extra = shared.projection.at(shared.prior.kernel, rows.x)
     return features, extra, shared.prior.mean.means(rows.x)
@@ -146,7 +156,7 @@ class _Kept(eqx.Module):
     sites: Sites
     memory: Any
     product: Product
-    belief: _Belief
+    belief: Belief
     largest: Float[Array, ""]
     squares: Float[Array, ""]
     energies: Float[Array, ""]
@@ -155,22 +165,22 @@ class _Kept(eqx.Module):
     """Batches in which some row could not be updated."""
 
 
-def _begin_kept(shared: _Shared, count: int) -> _Kept:
+def _begin_kept(shared: Shared, count: int) -> _Kept:
     method, latents = shared.method, shared.prior.num_latents
     sites = jax.tree.map(jnp.asarray, Sites.constant(count, latents, 0.0))
     memory = rows_of(method.curvature.initial_state(method.target, latents), count)
     product = nothing(shared.prior, shared.projection)
     # A tree whose arrays are to be given up must not hold any of them twice.
     real, whole = jnp.zeros(()), jnp.zeros((), dtype=int)
-    kept = _Kept(sites, memory, product, _Belief.given(product), real, real, real, whole, whole)
+    kept = _Kept(sites, memory, product, Belief.given(product), real, real, real, whole, whole)
     return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype), kept)
 
 
 @functools.partial(jax.jit, donate_argnums=2)
-def _visit(shared: _Shared, rows: _Rows, kept: _Kept, step_size: Any, total: Any) -> _Kept:
+def _visit(shared: Shared, rows: DeviceRows, kept: _Kept, step_size: Any, total: Any) -> _Kept:
     """Update the sites of one batch, and the product with them."""
     method = shared.method
-    features, extra, prior_mean = _look_up(shared, rows)
+    features, extra, prior_mean = look_up(shared, rows)
     marginals = kept.belief.marginals(prior_mean, features)
     sites, memory = _at(rows.index, kept.sites), _at(rows.index, kept.memory)
     if method.initial_precision > 0.0:
@@ -182,13 +192,13 @@ def _visit(shared: _Shared, rows: _Rows, kept: _Kept, step_size: Any, total: Any
         (rows.y, rows.observed, marginals, sites, extra),
     )
     proposal, new_memory = _over_sites(method, step_size)(views, rows.observed, sites, memory)
-    fine = numbers.proper & jax.vmap(_is_finite)(proposal)
-    proposal = jax.vmap(_select)(fine, proposal, sites)
+    fine = numbers.proper & jax.vmap(is_finite)(proposal)
+    proposal = jax.vmap(select)(fine, proposal, sites)
     fixed_point = proposal
     if not method.is_stationary:
         # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
         fixed_point, _ = _over_sites(method, jnp.zeros(()))(views, rows.observed, sites, memory)
-        fixed_point = jax.vmap(_select)(fine, fixed_point, sites)
+        fixed_point = jax.vmap(select)(fine, fixed_point, sites)
     residuals = jax.vmap(residual)(marginals, sites, fixed_point)
     change = _product_of(features, prior_mean, jax.tree.map(jnp.subtract, proposal, sites))
     start = kept.product
@@ -204,16 +214,16 @@ def _visit(shared: _Shared, rows: _Rows, kept: _Kept, step_size: Any, total: Any
 
     def attempt(size):
         product = start + change.times(size)
-        return size, product, _Belief.given(product)
+        return size, product, Belief.given(product)
 
     def wrong(trial):
         size, _, belief = trial
-        return ~(belief.proper & (objective(belief) <= highest)) & (size > _SHORTEST)
+        return ~(belief.proper & (objective(belief) <= highest)) & (size > SHORTEST)
 
     size, product, belief = jax.lax.while_loop(
         wrong, lambda trial: attempt(0.5 * trial[0]), attempt(jnp.asarray(step_size, dtype=float))
     )
-    new, sound = interpolate(sites, proposal, size), belief.proper & (size > _SHORTEST)
+    new, sound = interpolate(sites, proposal, size), belief.proper & (size > SHORTEST)
     energy = total / rows.count * jnp.sum(numbers.energy) + 0.5 * (kept.belief.distance + kept.belief.log_det)
 
     def put(old, changed):
@@ -222,8 +232,8 @@ def _visit(shared: _Shared, rows: _Rows, kept: _Kept, step_size: Any, total: Any
     after = _Kept(
         jax.tree.map(put, kept.sites, new),
         jax.tree.map(put, kept.memory, method.curvature.carry(memory, new_memory, size)),
-        _select(sound, product, kept.product),
-        _select(sound, belief, kept.belief),
+        select(sound, product, kept.product),
+        select(sound, belief, kept.belief),
         jnp.maximum(kept.largest, jnp.max(jnp.abs(residuals))),
         kept.squares + jnp.sum(residuals**2),
         kept.energies + energy,
@@ -233,20 +243,20 @@ def _visit(shared: _Shared, rows: _Rows, kept: _Kept, step_size: Any, total: Any
     return kept_everywhere(after, rows.mesh)
 
 
-def _objective_of_batch(shared: _Shared, rows: _Rows, product: Product, sites: Sites) -> Any:
+def _objective_of_batch(shared: Shared, rows: DeviceRows, product: Product, sites: Sites) -> Any:
     """What an update of these rows' sites minimises: their share of the energy, with all other sites for a prior.
 
     −Σ E_q[log p] + KL[q‖p ∏ of the others], or at the mean alone, up to what does not depend on q.
     """
     method = shared.method
-    features, extra, prior_mean = _look_up(shared, rows)
+    features, extra, prior_mean = look_up(shared, rows)
     others = product + _product_of(features, prior_mean, sites).times(-1.0)
 
     def row(likelihood, y, observed, marginal, extra):
         energy = tied_row_energy(method.target.energy, 1.0, likelihood, y, marginal, marginal, method.cubature, extra)
         return jnp.where(observed, energy, 0.0)
 
-    def objective(belief: _Belief) -> Float[Array, ""]:
+    def objective(belief: Belief) -> Float[Array, ""]:
         marginals = belief.marginals(prior_mean, features)
         energies = over_rows(row, rows.likelihood, (rows.y, rows.observed, marginals, extra))
         mean = belief.mean.reshape(-1)
@@ -268,11 +278,13 @@ def _started(method: Method, sites: Sites, observed: Any) -> Sites:
     return Sites(sites.linear, jnp.where(fresh[:, None, None], initial, sites.precision))
 
 
-def _is_finite(tree: Any) -> Any:
+def is_finite(tree: Any) -> Any:
+    """Whether all numbers of a tree are."""
     return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)])
 
 
-def _select(choice: Any, yes: Any, no: Any) -> Any:
+def select(choice: Any, yes: Any, no: Any) -> Any:
+    """One of two trees."""
     return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
 
 
@@ -289,12 +301,12 @@ class _Seen(eqx.Module):
 
 
 @jax.jit
-def _inspect(shared: _Shared, rows: _Rows, kept: _Kept) -> _Seen:
+def _inspect(shared: Shared, rows: DeviceRows, kept: _Kept) -> _Seen:
     method = shared.method
-    features, extra, prior_mean = _look_up(shared, rows)
+    features, extra, prior_mean = look_up(shared, rows)
     marginals = kept.belief.marginals(prior_mean, features)
     inside = rows.index < kept.sites.linear.shape[0]
-    sites = jax.vmap(_select)(
+    sites = jax.vmap(select)(
         inside, _at(rows.index, kept.sites), jax.tree.map(jnp.zeros_like, _at(rows.index, kept.sites))
     )
     views, numbers = over_rows(
@@ -318,30 +330,30 @@ def _inspect(shared: _Shared, rows: _Rows, kept: _Kept) -> _Seen:
 # Tied ---------------------------------------------------------------------------------------------
 
 
-class _Tied(eqx.Module):
+class Tied(eqx.Module):
     """t(v), q(v), and q without a row's share of t, where a row is looked at or judged from there."""
 
     product: Product
-    belief: _Belief
-    cavity: _Belief
+    belief: Belief
+    cavity: Belief
 
     @classmethod
-    def given(cls, method: Method, product: Product, rows: Any) -> "_Tied":
-        belief = _Belief.given(product)
+    def given(cls, method: Method, product: Product, rows: Any) -> "Tied":
+        belief = Belief.given(product)
         if method.target.energy != "pep":
             return cls(product, belief, belief)
         # tₙ = t^{1/N}: the cavity of every row is q / t^{α/N}.
-        return cls(product, belief, _Belief.given(product.times(1.0 - method.energy_power / rows)))
+        return cls(product, belief, Belief.given(product.times(1.0 - method.energy_power / rows)))
 
 
-_given = jax.jit(_Tied.given)
+_given = jax.jit(Tied.given)
 
 
 @jax.jit
-def _proposals(shared: _Shared, rows: _Rows, tied: _Tied) -> tuple[Product, Float[Array, ""]]:
+def proposals(shared: Shared, rows: DeviceRows, tied: Tied) -> tuple[Product, Float[Array, ""]]:
     """The product of a batch's proposed sites, and its share of the energy."""
     method = shared.method
-    features, extra, prior_mean = _look_up(shared, rows)
+    features, extra, prior_mean = look_up(shared, rows)
     marginals = tied.belief.marginals(prior_mean, features)
     without = tied.cavity.marginals(prior_mean, features) if method.target.energy == "pep" else marginals
     points = without if method.target.power > 0.0 else marginals
@@ -355,14 +367,14 @@ def _proposals(shared: _Shared, rows: _Rows, tied: _Tied) -> tuple[Product, Floa
         )
         return proposal, jnp.where(observed, energy, 0.0)
 
-    proposals, energies = over_rows(
+    proposed, energies = over_rows(
         row, rows.likelihood, (rows.y, rows.observed, marginals, without, points, extra, no_sites)
     )
-    return kept_everywhere((_product_of(features, prior_mean, proposals), jnp.sum(energies)), rows.mesh)
+    return kept_everywhere((_product_of(features, prior_mean, proposed), jnp.sum(energies)), rows.mesh)
 
 
 @jax.jit
-def _global_energy(method: Method, tied: _Tied) -> Float[Array, ""]:
+def global_energy(method: Method, tied: Tied) -> Float[Array, ""]:
     """What t(v) adds to the rows' energies."""
     belief = tied.belief
     if method.target.energy == "vfe":
@@ -378,12 +390,12 @@ def _global_energy(method: Method, tied: _Tied) -> Float[Array, ""]:
 def _log_integral(product: Product, share: Any) -> Float[Array, ""]:
     """log ∫ N(v | 0, I) t(v)^share."""
     part = product.times(share)
-    belief = _Belief.given(part)
+    belief = Belief.given(part)
     return 0.5 * (jnp.sum(part.linear * belief.mean) - belief.log_det)
 
 
 @jax.jit
-def _distance_to(tied: _Tied, proposal: Product) -> Float[Array, ""]:
+def _distance_to(tied: Tied, proposal: Product) -> Float[Array, ""]:
     """How far t is from the proposal, in posterior standard deviations of v and relative changes of its precision."""
     half = tied.belief.half.reshape(tied.belief.half.shape[0], -1)
     gap = proposal.precision - tied.product.precision
@@ -392,7 +404,8 @@ def _distance_to(tied: _Tied, proposal: Product) -> Float[Array, ""]:
 
 
 @jax.jit
-def _towards(product: Product, proposal: Product, step_size: Any) -> Product:
+def towards(product: Product, proposal: Product, step_size: Any) -> Product:
+    """A part of the way from one product to another."""
     return product.times(1.0 - step_size) + proposal.times(step_size)
 
 
@@ -414,7 +427,7 @@ class BatchRun:
         self, model: Model, x: Any, y: Any, method: Any, step: Step | None, batch_size: int | None, key: Any, tol: float
     ):
         chosen, _ = check_choices(model, method, None)
-        self.model, self.method = model, _check(model, chosen, step, batch_size)
+        self.model, self.method = model, check_batches(model, chosen, step, batch_size)
         self.fixed = None if step is None else float(np.asarray(step.rho))  # pyright: ignore[reportAttributeAccessIssue]
         self.tol = float(parameter(tol, "tol", lower=0.0, strict=False))
         prior = model.prior
@@ -424,35 +437,27 @@ class BatchRun:
         self.rows = Rows(x, y, model, None if sample is None else sample.see)
         # Only what is looked at in batches is ever traced with the prior: the inducing inputs are in the projection.
         projection = to_host(_project(prior, prior.inducing_for(sample)))
-        self.shared = _Shared(prior, projection, self.method)
+        self.shared = Shared(prior, projection, self.method)
         self.mesh = mesh_of_rows()
-        self.size = min(self.rows.count, _WHOLE_PASS if batch_size is None else batch_size)
+        self.size = min(self.rows.count, WHOLE_PASS if batch_size is None else batch_size)
         self.filled = whole_share(self.size, self.mesh)
         self.batched = batch_size is not None and batch_size < self.rows.count
         self.rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(0 if key is None else key))))
 
     def run(self, max_steps: int, progress: bool) -> Result:
-        with _Progress(progress, self.rows.count, max_steps) as bar, _explained():
+        with RowProgress(progress, self.rows.count, max_steps) as bar, explained():
             if self.prior.storage == "tied":
                 return self._run_tied(max_steps, bar)
             return self._run_kept(max_steps, bar)
 
-    def _batches(self, shuffled: bool, bar: "_Progress") -> Iterator[tuple[Batch, _Rows]]:
+    def _batches(self, shuffled: bool, bar: "RowProgress") -> Iterator[tuple[Batch, DeviceRows]]:
         for batch in self.rows.batches(self.size, self.rng if shuffled else None, self.filled):
-            yield batch, self._on_devices(batch)
+            yield batch, on_devices(batch, self.model.likelihood, self.mesh)
             bar.saw(batch.count)
-
-    def _on_devices(self, batch: Batch) -> _Rows:
-        data, likelihood = batch.data, batch.likelihood(self.model.likelihood)
-        for name in rows_given(likelihood):
-            own = spread(likelihood.row_parameter(name), self.mesh)
-            likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, own)
-        index, x, y, observed = (spread(each, self.mesh) for each in (batch.index, data.x, data.y, data.observed))
-        return _Rows(index, x, y, observed, likelihood, batch.count, self.mesh)
 
     # All sites kept
 
-    def _run_kept(self, max_steps: int, bar: "_Progress") -> Result:
+    def _run_kept(self, max_steps: int, bar: "RowProgress") -> Result:
         kept = everywhere(_begin_kept(self.shared, self.rows.count), self.mesh)
         step_size = self._first_step()
         status, history, before = Status.MAX_STEPS, [], np.inf
@@ -489,7 +494,7 @@ class BatchRun:
             return self.fixed
         return _RIEMANNIAN if isinstance(self.method.safeguard, Riemannian) else 1.0
 
-    def _inspect(self, kept: _Kept, bar: "_Progress") -> "_Inspected":
+    def _inspect(self, kept: _Kept, bar: "RowProgress") -> "_Inspected":
         latents, count = self.prior.num_latents, self.rows.count
         blank = Gaussian(np.zeros((count, latents)), np.zeros((count, latents, latents)))
         marginals, whole = blank, jax.tree.map(np.copy, blank)
@@ -505,7 +510,7 @@ class BatchRun:
 
     # Tied
 
-    def _run_tied(self, max_steps: int, bar: "_Progress") -> Result:
+    def _run_tied(self, max_steps: int, bar: "RowProgress") -> Result:
         product = everywhere(nothing(self.prior, self.shared.projection), self.mesh)
         history: list[tuple[float, float, float]] = []
         if self.batched:
@@ -514,10 +519,10 @@ class BatchRun:
         log_normaliser = float(_log_integral(tied.product, 1.0))
         return self._result(ending, tied.belief, log_normaliser, None, None, None)
 
-    def _given(self, product: Product) -> _Tied:
+    def _given(self, product: Product) -> Tied:
         return _given(self.method, product, float(max(1, self.rows.observed)))
 
-    def _stochastic(self, product: Product, max_steps: int, history: list, bar: "_Progress") -> Product:
+    def _stochastic(self, product: Product, max_steps: int, history: list, bar: "RowProgress") -> Product:
         """Steps from one batch to the next, until the energy falls no more than its own noise over two passes."""
         tied, steps, previous = self._given(product), 0, None
         batches = -(-self.rows.count // self.size)
@@ -525,9 +530,9 @@ class BatchRun:
             energies = []
             step_size = 0.0
             for batch, rows in self._batches(True, bar):
-                proposal, energy = _proposals(self.shared, rows, tied)
+                proposal, energy = proposals(self.shared, rows, tied)
                 scale = self.rows.count / batch.count
-                energies.append(scale * energy + _global_energy(self.method, tied))
+                energies.append(scale * energy + global_energy(self.method, tied))
                 # ρ falls as one over the number of passes, so that all rows come to have the same weight.
                 step_size = 2.0 / (batches + steps + 2.0) if self.fixed is None else self.fixed
                 tied = self._step(tied, proposal.times(scale), step_size * batch.count / self.size)
@@ -543,16 +548,16 @@ class BatchRun:
             previous = mean, error
         return tied.product
 
-    def _step(self, tied: _Tied, proposal: Product, step_size: float) -> _Tied:
+    def _step(self, tied: Tied, proposal: Product, step_size: float) -> Tied:
         """A step towards the proposal, shorter where the posterior would not be a distribution."""
-        while step_size > _SHORTEST:
-            trial = self._given(_towards(tied.product, proposal, step_size))
+        while step_size > SHORTEST:
+            trial = self._given(towards(tied.product, proposal, step_size))
             if bool(trial.belief.proper):
                 return trial
             step_size *= 0.5
         return tied
 
-    def _passes(self, product: Product, max_steps: int, history: list, bar: "_Progress") -> tuple[_Ending, _Tied]:
+    def _passes(self, product: Product, max_steps: int, history: list, bar: "RowProgress") -> tuple[_Ending, Tied]:
         """Steps from one pass over all rows to the next: what `infer` does, without a site for any row."""
         step_size, best, tied = 1.0 if self.fixed is None else self.fixed, None, self._given(product)
         status, steps = Status.MAX_STEPS, len(history)
@@ -563,7 +568,7 @@ class BatchRun:
                     status = Status.NON_FINITE if bool(tied.belief.proper) else Status.IMPROPER_POSTERIOR
                     break
                 step_size *= 0.5
-                if step_size < _SHORTEST:
+                if step_size < SHORTEST:
                     status = Status.STEP_TOO_SMALL
                     break
             else:
@@ -581,18 +586,18 @@ class BatchRun:
                     break
                 if steps >= max_steps:
                     break
-            tied = self._given(_towards(best.tied.product, best.proposal, step_size))
+            tied = self._given(towards(best.tied.product, best.proposal, step_size))
         return _Ending(status, best.energy, best.residual, steps, history), best.tied
 
-    def _pass(self, tied: _Tied, bar: "_Progress") -> "_Point":
+    def _pass(self, tied: Tied, bar: "RowProgress") -> "_Point":
         """The energy at a fixed q, and the proposal of all rows together."""
         totals = None
         for _, rows in self._batches(False, bar):
-            found = _proposals(self.shared, rows, tied)
+            found = proposals(self.shared, rows, tied)
             totals = found if totals is None else _add(totals, found)
         assert totals is not None
         proposal, energy = totals
-        whole = float(energy + _global_energy(self.method, tied))
+        whole = float(energy + global_energy(self.method, tied))
         objective = whole - (0.5 * float(tied.belief.log_det) if self.method.objective == "log_joint" else 0.0)
         return _Point(tied, proposal, whole, objective, float(_distance_to(tied, proposal)))
 
@@ -607,7 +612,7 @@ class BatchRun:
             return point.residual <= best.residual
         return change < 0.0
 
-    def _result(self, ending: _Ending, belief: _Belief, log_normaliser, sites, marginals, whole) -> Result:
+    def _result(self, ending: _Ending, belief: Belief, log_normaliser, sites, marginals, whole) -> Result:
         columns = [np.array(column, dtype=float) for column in zip(*ending.history, strict=True)] or [np.zeros(0)] * 3
         posterior = SparsePosterior(
             whole, log_normaliser, self.prior, to_host(self.shared.projection), *to_host((belief.mean, belief.half))
@@ -629,7 +634,7 @@ class BatchRun:
 
 
 @contextlib.contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Among several processes, what the runtime says when one is gone is about sockets."""
     try:
         yield
@@ -652,7 +657,7 @@ class _Inspected(NamedTuple):
 
 
 class _Point(NamedTuple):
-    tied: _Tied
+    tied: Tied
     proposal: Product
     energy: float
     objective: float
@@ -673,7 +678,7 @@ def _of_this_pass(kept: _Kept) -> Any:
     return kept.largest, kept.squares, kept.energies, kept.batches, kept.refused
 
 
-def _check(model: Model, method: Any, step: Any, batch_size: Any) -> Method:
+def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Method:
     """The method; ValueError if it cannot be used in batches."""
     if not isinstance(model.prior, SparseGP):
         raise ValueError(
@@ -700,7 +705,7 @@ def _check(model: Model, method: Any, step: Any, batch_size: Any) -> Method:
     return method
 
 
-class _Progress:
+class RowProgress:
     """A progress bar with the rows per second, or nothing at all."""
 
     def __init__(self, wanted: bool, rows: int, passes: int):
@@ -708,7 +713,7 @@ class _Progress:
         self.seen, self.done, self.start = 0, 0, time.perf_counter()
         self.bar: Any = None
 
-    def __enter__(self) -> "_Progress":
+    def __enter__(self) -> "RowProgress":
         if self.wanted:
             from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 

@@ -1,8 +1,8 @@
 """From q(f) to y: moments, quantiles, log densities and draws at new inputs."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -25,9 +25,10 @@ from .likelihoods.base import (
     rows_given,
     with_row_parameters,
 )
+from .likelihoods.special import ndtr
 from .linalg import outer
 from .methods.expectation import log_expected_density
-from .methods.nodes import moment_rule, place_nodes
+from .methods.nodes import Nodes, moment_rule, place_nodes
 from .model import Model
 from .precision import NotRealError, as_real, in_double, to_host
 from .priors.temporal import TemporalPosterior
@@ -48,9 +49,9 @@ class Prediction:
     """
 
     def __init__(self, likelihood: Likelihood, latent: Gaussian, cubature: Cubature | None):
-        self._likelihood = likelihood
-        self._cubature = cubature
+        self.likelihood = likelihood
         self.latent = latent
+        self._cubature = cubature
 
     @property
     def mean(self) -> np.ndarray:
@@ -76,39 +77,61 @@ class Prediction:
     def probabilities(self) -> np.ndarray:
         """P(y = k) of every class or level k, (M, K), for likelihoods of classes."""
         with _explained():
-            return np.asarray(in_double(_class_probabilities)(self._likelihood, self._cubature, self.latent))
+            return np.asarray(in_double(_class_probabilities)(self.likelihood, self._cubature, self.latent))
 
     def quantile(self, p: Any) -> np.ndarray:
         """The smallest y with P(Y ≤ y) ≥ p, for one output; shape (M,), or (len(p), M) for several p."""
         probabilities = _probabilities(p)
-        if self._likelihood.num_outputs != 1:
-            raise ValueError(
-                f"quantiles are defined for one output, and {type(self._likelihood).__name__} has "
-                f"{self._likelihood.num_outputs}: use sample_y and take quantiles of the draws"
-            )
+        self._check_one_output("quantiles are", "take quantiles of the draws")
         with _explained():
-            rows = in_double(_quantiles)(self._likelihood, self._cubature, self.latent, probabilities.reshape(-1))
+            rows = in_double(_quantiles)(self.likelihood, self._cubature, self.latent, probabilities.reshape(-1))
         found = np.asarray(rows)
         return found[0] if probabilities.ndim == 0 else found
 
+    def cdf(self, y: Any) -> np.ndarray:
+        """P(Y ≤ y) in every row, for one output; `y` is a number, or one value a row (NaN gives NaN).
+
+        >>> import newtongp as ng
+        >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Exponential())
+        >>> prediction = ng.infer(model, [0.0, 1.0, 2.0], [0.4, 0.6, 1.5]).predict([0.5, 1.5])
+        >>> prediction.cdf(prediction.quantile(0.9)).round(6).tolist(), prediction.cdf(-1.0).tolist()
+        ([0.9, 0.9], [0.0, 0.0])
+        """
+        rows = self.latent.mean.shape[0]
+        values = _one_a_row(y, rows)
+        self._check_one_output("a distribution function is", "count the draws below y")
+        finite = np.isfinite(values)
+        inside = np.where(finite, values, self.likelihood.support.example)
+        with _explained():
+            found = in_double(_distribution_functions)(self.likelihood, self._cubature, self.latent, inside)
+        # Weights that sum to one up to rounding, or that are negative, can leave [0, 1] a little.
+        return np.clip(np.where(finite, np.asarray(found), values), 0.0, 1.0)
+
+    def _check_one_output(self, what: str, advice: str) -> None:
+        if self.likelihood.num_outputs != 1:
+            raise ValueError(
+                f"{what} defined for one output, and {type(self.likelihood).__name__} has "
+                f"{self.likelihood.num_outputs}: use sample_y and {advice}"
+            )
+
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         if not hasattr(self, "_cached_moments"):
-            problem = self._likelihood.moments_problem()
+            problem = self.likelihood.moments_problem()
             if problem is not None:
                 raise ValueError(f"the mean and covariance of y need those of y given f: {problem}")
-            moments = in_double(_predictive_moments)(self._likelihood, self._cubature, self.latent)
+            moments = in_double(_predictive_moments)(self.likelihood, self._cubature, self.latent)
             self._cached_moments = to_host(moments)
         return self._cached_moments
 
     def _outputs(self, array: np.ndarray) -> np.ndarray:
-        return array[:, 0] if self._likelihood.num_outputs == 1 else array
+        return array[:, 0] if self.likelihood.num_outputs == 1 else array
 
 
 def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
     """Predictions of y and f at new inputs."""
     x = data_room.read_inputs(x_new, result.model, "x_new")
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
-    return Prediction(likelihood, _latent(result, x), _cubature(result))
+    return Prediction(likelihood, _latent(result, x), cubature_for(result))
 
 
 @in_double
@@ -118,7 +141,7 @@ def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     model = Model(result.model.prior, likelihood)
     read = data_room.read_data(x, y_new, model, ("x_new", "y_new"))
-    values = _log_densities(read.likelihood(likelihood), _cubature(result), _latent(result, x), read.y)
+    values = _log_densities(read.likelihood(likelihood), cubature_for(result), _latent(result, x), read.y)
     return np.where(read.observed, np.asarray(values), np.nan)
 
 
@@ -144,19 +167,25 @@ def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any
 @in_double
 def leave_one_out(result: Result) -> np.ndarray:
     """log E[p(yₙ | fₙ)] under q without its own site."""
+    latent, usable = left_out(result, "leave_one_out", "log_density at rows that were left out")
+    likelihood = result.data.likelihood(result.model.likelihood)
+    values = _log_densities(likelihood, cubature_for(result), latent, result.data.y)
+    return np.where(usable, np.asarray(values), np.nan)
+
+
+@in_double
+def left_out(result: Result, asked: str, otherwise: str) -> tuple[Gaussian, np.ndarray]:
+    """f at each row given all others, from its cavity, and which rows have one; the others keep their marginals."""
     if result.data is None or result.sites is None:
         raise ValueError(
-            "leave_one_out needs the rows and their sites, which were not kept: use arrays in memory and "
-            'storage="full", or log_density at rows that were left out'
+            f"{asked} needs the rows and their sites, which were not kept: use arrays in memory and "
+            f'storage="full", or {otherwise}'
         )
     cavities, proper = to_host(_cavities(result.site_marginals, result.sites))
     if result.site_marginals is not result.marginals:
         cavities = widened(cavities, result.marginals.covariance - result.site_marginals.covariance)
-    observed = result.data.observed & proper
-    safe = jax.tree.map(lambda a, b: np.where(_like(observed, a), a, b), cavities, result.marginals)
-    likelihood = result.data.likelihood(result.model.likelihood)
-    values = _log_densities(likelihood, _cubature(result), safe, result.data.y)
-    return np.where(observed, np.asarray(values), np.nan)
+    usable = result.data.observed & proper
+    return jax.tree.map(lambda a, b: np.where(_like(usable, a), a, b), cavities, result.marginals), usable
 
 
 def _like(mask: np.ndarray, array: np.ndarray) -> np.ndarray:
@@ -174,7 +203,7 @@ def one_step_ahead(result: Result) -> np.ndarray:
     """log E[p(yₙ | fₙ)] under what the rows before predict."""
     latent = to_host(_in_time(result, "one_step_ahead").one_step_ahead())
     likelihood = result.data.likelihood(result.model.likelihood)
-    values = _log_densities(likelihood, _cubature(result), latent, result.data.y)
+    values = _log_densities(likelihood, cubature_for(result), latent, result.data.y)
     return np.where(result.data.observed, np.asarray(values), np.nan)
 
 
@@ -222,6 +251,16 @@ def _probabilities(p: Any) -> np.ndarray:
     return probabilities
 
 
+def _one_a_row(y: Any, rows: int) -> np.ndarray:
+    try:
+        values = as_real(y)
+    except NotRealError:
+        raise ValueError(f"y must be a number or one number a row, got {y!r}") from None
+    if values.shape not in ((), (rows,), (rows, 1)):
+        raise ValueError(f"y must be a number or one number a row, {rows} of them, got shape {values.shape}")
+    return np.broadcast_to(values.reshape(-1), (rows,))
+
+
 @contextlib.contextmanager
 def _explained(name: str | None = None) -> Iterator[None]:
     """What a likelihood lacks, and shapes that do not fit, are errors of whoever asked for the prediction."""
@@ -253,11 +292,13 @@ class _FineRule(Cubature):
 
 
 _FOR_DENSITIES = _FineRule(0.05, 12.0)
-# Distribution functions vary more slowly than densities, and many are dear.
+# A kink of P(Y ≤ y | f) as narrow as a hundredth of the latent's standard deviation is seen to two digits.
+_FOR_DISTRIBUTIONS = _FineRule(0.05, 7.0)
+# A search for a quantile asks for many of them, and they are dear.
 _FOR_QUANTILES = _FineRule(0.2, 7.0)
 
 
-def _cubature(result: Result) -> Cubature | None:
+def cubature_for(result: Result) -> Cubature | None:
     """The rule for several latents: the method's own, unless its one node is no predictive distribution."""
     rule = result.method.cubature
     return None if isinstance(rule, PointRule) else rule
@@ -362,7 +403,56 @@ def _draw_outputs(likelihood, key: Any, latents: Float[Array, "n M D"]) -> Float
     return jnp.swapaxes(columns, 0, 1)
 
 
-# Quantiles: a search on the predictive distribution function -------------------------------------
+# Distribution functions, and quantiles: a search on them ------------------------------------------
+
+
+class _Mixture(NamedTuple):
+    """The distribution of y in one row, for one output, as an average over nodes."""
+
+    nodes: Nodes
+    cdf: Callable
+    density: Callable
+
+
+def _mixture(likelihood: Likelihood, cubature: Cubature | None, gaussian: Gaussian, fine: Cubature) -> _Mixture:
+    """Given the other latents, y is Gaussian where some enter linearly: those need no nodes, and would need many.
+
+    A method's own rule is for all latents at once, and is used where there are no linear ones.
+    """
+    count = likelihood.num_latents - len(likelihood.linear_latents)
+    by_default = count <= 1 or count < likelihood.num_latents
+    nodes = place_nodes(likelihood, gaussian, None if by_default else cubature, True, fine)
+
+    def standardised(y, f):
+        matrix, offset, noise = (jnp.asarray(part) for part in likelihood.linear_form(f[:count]))
+        spread = matrix @ nodes.free_root
+        scale = jnp.sqrt((noise + spread @ spread.T)[0, 0])
+        return (y - (offset + matrix @ f[count:])[0]) / scale, scale
+
+    def below(y, f):
+        return ndtr(standardised(y, f)[0]) if nodes.split.linear else row_cdf(likelihood, y, f)
+
+    def density(y, f):
+        if not nodes.split.linear:
+            return jnp.exp(row_log_prob(likelihood, y[None], f))
+        miss, scale = standardised(y, f)
+        return jnp.exp(-0.5 * miss**2) / (np.sqrt(2.0 * np.pi) * scale)
+
+    def averaged(function):
+        return lambda y: nodes.weights @ jax.vmap(lambda f: function(y, f))(nodes.points)
+
+    return _Mixture(nodes, averaged(below), averaged(density))
+
+
+@jax.jit
+def _distribution_functions(likelihood, cubature, latent: Gaussian, y: Float[Array, " M"]) -> Float[Array, " M"]:
+    """P(Y ≤ y) of each row."""
+
+    def row(likelihood, gaussian, y):
+        return _mixture(likelihood, cubature, gaussian, _FOR_DISTRIBUTIONS).cdf(y)
+
+    return _over_rows(likelihood, row, latent, y)
+
 
 _MOST_TRIALS = 120
 _REACH = 700.0
@@ -375,17 +465,9 @@ def _quantiles(likelihood, cubature, latent, probabilities) -> Float[Array, "Q M
     support = likelihood.support
 
     def row(likelihood, gaussian):
-        rule = _rule(cubature, likelihood, _FOR_QUANTILES)
-        nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
-
-        def cdf(y):
-            return weights @ jax.vmap(lambda f: row_cdf(likelihood, y, f))(nodes)
-
-        def density(y):
-            return weights @ jax.vmap(lambda f: jnp.exp(row_log_prob(likelihood, y[None], f)))(nodes)
-
+        nodes, cdf, density = _mixture(likelihood, cubature, gaussian, _FOR_QUANTILES)
         if support.integer:
-            centre, spread = _centre_and_spread(likelihood, nodes, weights)
+            centre, spread = _centre_and_spread(likelihood, nodes.points, nodes.weights)
             return jax.vmap(lambda p: _integer_quantile(cdf, p, support, centre, spread))(probabilities)
         return jax.vmap(lambda p: _real_quantile(cdf, density, p, support))(probabilities)
 
