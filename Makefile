@@ -16,7 +16,7 @@ endif
 .NOTPARALLEL:
 
 help:
-	@echo "make demo       robust regression and counts over time; writes a figure to $(OUT)/"
+	@echo "make demo       three data sets from start to end; writes $(OUT)/report/index.html"
 	@echo "make test       tests and doctests without the slow ones (SLOW=1: all)"
 	@echo "make test-slow  the slow tests only"
 	@echo "make test-thorough  every method and kernel on every prior"

@@ -42,6 +42,20 @@ def test_eigenvalues_and_eigenvectors(size):
     assert np.max(np.abs(smallest - wanted[:, 0]) / scale) < 3e-14
 
 
+@pytest.mark.parametrize("rounding", [1e-16, 1e-14, 1e-12])
+def test_equal_eigenvalues_with_rounding_off_the_diagonal(rounding):
+    """Blocks of a regression network's Hessian: pairs of equal eigenvalues, coupled by no more than rounding."""
+    covariance = np.array([[0.02, -0.015, -0.005], [-0.015, 0.04, 0.01], [-0.005, 0.01, 0.06]])
+    matrix = np.zeros((8, 8))
+    matrix[2:, 2:] = np.kron(np.linalg.inv(covariance), 1.01 * np.eye(2))
+    matrix[:2, :2] = [[124.42424242, 1.696969], [1.696969, 124.42424242]]
+    noise = 100.0 * rounding * np.random.default_rng(0).normal(size=(4000, 8, 8))
+    matrices = matrix + noise + np.swapaxes(noise, 1, 2)
+    values, vectors = jax.jit(jax.vmap(linalg.small_eigh))(matrices)
+    rebuilt = np.einsum("nij,nj,nkj->nik", vectors, values, vectors)
+    assert np.max(np.abs(rebuilt - matrices)) < 3e-14 * np.max(np.abs(matrices)) * 8
+
+
 def test_every_pair_meets_once_in_a_sweep():
     for size in (3, 4, 7, 8):
         met = [

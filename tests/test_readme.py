@@ -19,11 +19,14 @@ def python_blocks(text):
     [
         "README.md",
         "docs/index.md",
+        "docs/fitting.md",
         "docs/time.md",
         "docs/linear.md",
         "docs/sparse.md",
         "docs/scaling.md",
         "docs/latents.md",
+        "docs/checking.md",
+        "docs/saving.md",
         "docs/extending.md",
     ],
 )

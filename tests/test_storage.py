@@ -345,10 +345,10 @@ class Fitted(ng.Result):
 
 def test_results_of_other_classes_keep_what_they_have(path):
     fitted = object.__new__(Fitted)
-    vars(fitted).update(vars(counts()), parameters={"lengthscale": np.ones(1)}, report=Report("a", np.zeros(1)))
+    vars(fitted).update(vars(counts()), parameters={"lengthscale": np.ones(1)}, findings=Report("a", np.zeros(1)))
     assert fitted.expensive is fitted.expensive
     again = there_and_back(fitted, path, classes=[Fitted, Report])
-    assert type(again) is Fitted and again.parameters == {"lengthscale": 1.0} and again.report.name == "a"
+    assert type(again) is Fitted and again.parameters == {"lengthscale": 1.0} and again.findings.name == "a"
     assert again.expensive is not fitted.expensive
     assert np.array_equal(again.predict([0.5]).mean, counts().predict([0.5]).mean)
 

@@ -40,10 +40,13 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", metavar="command")
     demo = commands.add_parser(
         "demo",
-        help="fit motorcycle data robustly and counts over time, compare methods, and draw the result",
-        description="Fit motorcycle data robustly and counts over time, compare methods, and draw the result.",
+        help="fit three data sets, and write a report with figures, tables and saved results",
+        description=(
+            "Fit measurements with changing noise, counts over time and two classes; print what was found, and write "
+            "DIR/report/index.html with figures, tables, saved results, and the code to do the same."
+        ),
     )
-    demo.add_argument("--out", default="demo", metavar="DIR", help="where the figure goes (default: demo)")
+    demo.add_argument("--out", default="demo", metavar="DIR", help="where the folder report goes (default: demo)")
     reproduce = commands.add_parser(
         "reproduce",
         help="run a case study of the Bayes-Newton paper: numbers, and its figures with the published curves",

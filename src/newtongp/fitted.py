@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .parameters import hyperparameters
+from .parameters import Slot, hyperparameters
 from .results import Result, Status
 
 
@@ -14,7 +14,8 @@ class FitResult(Result):
     `status` says how the search for them ended, `inference_status` how inference did with them. `learned` are the
     values of what was learned by name, `standard_errors` approximate ones from the curvature of the energy (infinite
     for what the data do not determine), and `fit_history` the lowest energy after each iteration of the search (with
-    `penalty`, minus the log prior density of the values, in it).
+    `penalty`, minus the log prior density of the values, in it). `tied` says which parameters share the value of
+    another, and `summary()` shows all of it.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian())
@@ -36,6 +37,7 @@ class FitResult(Result):
         fit_history: np.ndarray,
         evaluations: int,
         seconds: float,
+        tied: dict[str, str] | None = None,
     ):
         self.__dict__.update(result.__dict__)
         self.inference_status = result.status
@@ -48,6 +50,7 @@ class FitResult(Result):
         self.fit_history = fit_history
         self.evaluations = evaluations
         self.seconds = seconds
+        self.tied = {} if tied is None else tied
 
     def __repr__(self) -> str:
         return (
@@ -59,3 +62,9 @@ class FitResult(Result):
     def parameters(self) -> dict[str, np.ndarray]:
         """All hyperparameters by name, learned or not."""
         return {each.name: each.value for each in hyperparameters(self.model)}
+
+
+def tied_names(slots: tuple[Slot, ...], model: Any) -> dict[str, str]:
+    """The names of parameters that share the value of another, each with the name of that one."""
+    names = {each.path: each.name for each in hyperparameters(model)}
+    return {names[path]: slot.name for slot in slots for path in slot.paths if names[path] != slot.name}

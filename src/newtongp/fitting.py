@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +23,7 @@ import scipy.optimize
 from . import objective
 from .choices import check_choices
 from .data import read_inputs
-from .fitted import FitResult
+from .fitted import FitResult, tied_names
 from .gaussian import Sites
 from .guesses import guess, plausible, scales_of, unit_of
 from .infer import START_PRECISIONS, Run
@@ -57,7 +58,6 @@ class _Space:
         self.size = sum(slot.size for slot in self.slots)
         parts = [np.zeros(slot.size) + np.ravel(unit) for slot, unit in zip(self.slots, units, strict=True)]
         self.units = np.concatenate(parts) if parts else np.zeros(0)
-        self._penalty = jax.jit(jax.value_and_grad(self._negative_log_prior))
 
     def free_of(self, values: list[np.ndarray]) -> np.ndarray:
         """Values as free numbers."""
@@ -90,13 +90,16 @@ class _Space:
         """Minus the log of the prior density of the values, and its gradient in the free numbers."""
         if not any(prior is not None for prior in self.priors):
             return 0.0, np.zeros(self.size)
-        value, slope = self._penalty(jnp.asarray(free))
+        value, slope = _negative_log_prior(jnp.asarray(free), self.priors, self.slots)
         return float(value), np.asarray(slope)
 
-    def _negative_log_prior(self, free):
-        values = values_of(self.slots, free)
-        terms = [jnp.sum(prior(value)) for prior, value in zip(self.priors, values, strict=True) if prior is not None]
-        return -sum(terms)
+
+@eqx.filter_jit
+@jax.value_and_grad
+def _negative_log_prior(free, priors: list[Any], slots: tuple[Slot, ...]):
+    values = values_of(slots, free)
+    terms = [jnp.sum(prior(value)) for prior, value in zip(priors, values, strict=True) if prior is not None]
+    return -jnp.sum(jnp.stack(terms))
 
 
 def _finite(values: np.ndarray, otherwise: float) -> np.ndarray:
@@ -282,9 +285,9 @@ def fit(
     `newtongp.parameters.Plausible`. `checkpoint` is a file to write what was found so far to, and to resume from. The
     result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
 
-    With `batch_size`, a `SparseGP` learns from so many rows at a time, by Adam with `learning_rate` in the logarithms of
-    positive parameters. x and y may then be any that `infer` takes in batches, `key` decides their order, and `max_steps`
-    counts passes over the data; it ends when the energy no longer falls by more than its own noise.
+    With `batch_size`, a `SparseGP` learns from so many rows at a time, by Adam with `learning_rate` in the logarithms
+    of positive parameters. x and y may then be all that `infer` takes in batches, `key` decides the order of rows, and
+    `max_steps` counts passes over the data; it ends when the energy no longer falls by more than its own noise.
 
     >>> import numpy as np
     >>> import newtongp as ng
@@ -449,6 +452,7 @@ def _finish(evaluator, searches, trace, interrupted, curvature, seconds, throw) 
         fit_history=np.asarray(trace),
         evaluations=len(evaluator.record),
         seconds=seconds,
+        tied=tied_names(space.slots, model),
     )
     if result.status.failed and throw:
         raise InferenceError(found)

@@ -1,15 +1,18 @@
 """Hyperparameter learning in batches of rows, for sparse GPs: `fit` for data larger than memory.
 
-What is known of f is kept as the product t(v) of all sites, whatever the prior stores, and every batch does two
-things. Its proposals are an estimate of the next t(v), as in `minibatch.py`; and its rows' share of the energy at a
-fixed q(v), times N over its size, has an unbiased gradient in the hyperparameters, for one step of Adam. Where q is at
-its optimum that is the gradient of the energy itself (`sec:gp`), since the prior of v does not depend on them.
+What is known of f is kept as the product t of all sites, whatever the prior stores, and every batch does two things.
+Its proposals are an estimate of the next t, as in `minibatch.py`; and its rows, as many times as they fit into the
+data, give an unbiased estimate of the gradient of the energy of q ∝ p t in the hyperparameters at a fixed t, for one
+step of Adam. Where t is at its fixed point, and the method's energy stationary there (`sec:gp`), that is the gradient
+of the energy itself. The prior's part of it is exact, and so the larger its part is, the less noise there is.
 
-It takes a v that stays the same thing while they change. Eigenvectors turn and change their signs, so K(Z, Z) is
-whitened by its symmetric root here, which is a smooth function of it.
+That depends on what t is a function of, since something must stay as it is while hyperparameters change. Whitened
+values v are a poor choice: with another variance or mean they stand for another f, and it takes the data to say that
+f is where it was. The values u of f at the inducing inputs are the right one wherever they can be told from each
+other (Adam, Chang, Khan and Solin, *Dual parameterization of sparse variational Gaussian processes*, 2021).
 
-How long a run takes is decided by the energy. Once it falls no more than its own noise, the learning rate does, from
-the mean of the last iterates on; after the smallest rate that mean is the answer.
+How long a run takes is decided by the energy. Once it falls by no more than its own noise, the learning rate does,
+from the mean of the last iterates on; after the smallest rate that mean is the answer.
 """
 
 import functools
@@ -30,7 +33,7 @@ from . import linalg
 from .choices import check_choices
 from .data import Data
 from .devices import everywhere, kept_everywhere, mesh_of_rows, whole_share
-from .fitted import FitResult
+from .fitted import FitResult, tied_names
 from .fitting import _RATIOS, _at_bound, _kept_inside, _Space
 from .guesses import guess, plausible, scales_of, unit_of
 from .infer import infer
@@ -70,12 +73,14 @@ from .priors.sparse import Projection, SparseGP
 from .results import ConvergenceWarning, InferenceError, Result, Status
 from .rows import Batch, Rows
 
-_PHASES = 4
-_SLOWER = 1.0 / 3.0
+_PHASES = 5
+_SLOWER = 0.5
 """How much smaller the learning rate is from phase to phase."""
 _STRETCH = 200
 """Batches over which an energy is taken, where a pass has far more than that."""
-_WINDOW = 5
+_SMALL = 1e-3
+"""The ε below which eigenvalues of a correlation matrix count as small."""
+_WINDOW = 8
 """Stretches in which the energy must have come to rest."""
 _FEWEST_STEPS = 30
 """In a window: Adam swings about for a while after the rate has changed."""
@@ -93,21 +98,72 @@ _BATCHES = 16
 """A batch that nobody chose has at least so many rows, and a pass this number of batches."""
 
 
-# The whitening that hyperparameters leave in place ---------------------------------------------------------------
+# Coordinates that hyperparameters leave in place -----------------------------------------------------------------
 
 
-def _whitening(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """T with TᵀT = A⁻¹ as a smooth function of A: the root of its inverse, after a scaling to unit diagonal."""
-    squares = jnp.diagonal(matrix)
-    inverse = jnp.where(squares > 0.0, 1.0 / jnp.sqrt(jnp.where(squares > 0.0, squares, 1.0)), 0.0)
-    return _inverse_root(inverse[:, None] * matrix * inverse[None, :]) * inverse[None, :]
+class _Coordinates(eqx.Module):
+    """Between whitened values v and z = μ(Z) + S (C + ε)^(½) v, for K(Z, Z) = SCS with C of unit diagonal.
+
+    u = μ(Z) + S C^(½) v: where C is not small, z is u, of which data speak whatever the hyperparameters are. Where it
+    is, u would be magnified out of all proportion on the way to v, and z is v in other units.
+    """
+
+    means: Float[Array, "D M"]
+    to_z: Float[Array, "D M M"]
+    to_v: Float[Array, "D M M"]
+
+    def product_of_v(self, product: Product) -> Product:
+        """A product as a function of z → as one of v."""
+        return _substituted(_moved(product, -self.means), self.to_z)
+
+    def product_of_z(self, product: Product) -> Product:
+        """A product as a function of v → as one of z."""
+        return _moved(_substituted(product, self.to_v), self.means)
+
+
+def _moved(product: Product, by: Float[Array, "D M"]) -> Product:
+    """A product of something, as a function of that plus a constant."""
+    return Product(product.linear + (product.precision @ by.reshape(-1)).reshape(by.shape), product.precision)
+
+
+def _substituted(product: Product, matrices: Float[Array, "D M M"]) -> Product:
+    """A product of the matrices times something, as a function of that."""
+    latents, size = product.linear.shape
+    linear = jnp.einsum("dai,da->di", matrices, product.linear)
+    precision = product.precision.reshape(latents, size, latents, size)
+    precision = jnp.einsum("dai,daej->diej", matrices, jnp.einsum("daeb,ebj->daej", precision, matrices))
+    return Product(linear, linalg.symmetrise(precision.reshape(latents * size, latents * size)))
+
+
+def _whitened(prior: SparseGP) -> tuple[Projection, _Coordinates]:
+    """The projection on the inducing inputs, and the coordinates that go with it."""
+    inducing = prior.inducing_for(None)
+    size = max(each.shape[0] for each in inducing)
+    whitening, columns = [], []
+    for latent, (kernel, inputs) in enumerate(zip(latent_kernels(prior.kernel), inducing, strict=True)):
+        matrix = gram(kernel, inputs, inputs)
+        squares = jnp.diagonal(matrix)
+        scales = jnp.sqrt(jnp.where(squares > 0.0, squares, 1.0))
+        inverse = jnp.where(squares > 0.0, 1.0 / scales, 0.0)
+        inverse_root, root, inverse_of_root = _roots(inverse[:, None] * matrix * inverse[None, :])
+        whitening.append(inverse_root * inverse[None, :])
+        # Latents with fewer inducing inputs get zeros, as they do in their features.
+        rest = (0, size - inputs.shape[0])
+        columns.append(
+            (
+                jnp.pad(prior.mean.means(inputs)[:, latent], rest),
+                jnp.pad(scales[:, None] * root, (rest, rest)),
+                jnp.pad(inverse_of_root / scales[None, :], (rest, rest)),
+            )
+        )
+    return Projection(inducing, tuple(whitening)), _Coordinates(*map(jnp.stack, zip(*columns, strict=True)))
 
 
 @jax.custom_jvp
-def _inverse_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """A^(−½) for a matrix with unit diagonal, zero in directions in which it is no more than rounding."""
+def _roots(matrix: Float[Array, "M M"]) -> tuple[Any, Any, Any]:
+    """C^(−½), (C + ε)^(½) and (C + ε)^(−½), the first zero in directions in which C is no more than rounding."""
     weights, vectors = _spectrum(matrix)
-    return vectors.T @ (weights[:, None] * vectors)
+    return _of_eigenvalues(weights, vectors)
 
 
 def _spectrum(matrix: Float[Array, "M M"]) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
@@ -117,15 +173,41 @@ def _spectrum(matrix: Float[Array, "M M"]) -> tuple[Float[Array, " M"], Float[Ar
     return weights, rows / jnp.where(weights > 0.0, weights, 1.0)[:, None]
 
 
-@_inverse_root.defjvp
-def _inverse_root_jvp(primals, tangents):
-    # Divided differences of λ^(−½): no eigenvalue is subtracted from another, so they may be equal.
+def _widened_roots(weights: Float[Array, " M"]) -> Float[Array, " M"]:
+    """√(λ + ε)."""
+    kept = weights > 0.0
+    return jnp.sqrt(jnp.where(kept, 1.0 / jnp.where(kept, weights, 1.0) ** 2, 0.0) + _SMALL)
+
+
+def _of_eigenvalues(weights: Float[Array, " M"], vectors: Float[Array, "M M"]) -> tuple[Any, Any, Any]:
+    roots, small = _widened_roots(weights), jnp.sqrt(_SMALL)
+    identity = jnp.eye(weights.shape[0])
+    return (
+        vectors.T @ (weights[:, None] * vectors),
+        small * identity + vectors.T @ ((roots - small)[:, None] * vectors),
+        identity / small + vectors.T @ ((1.0 / roots - 1.0 / small)[:, None] * vectors),
+    )
+
+
+@_roots.defjvp
+def _roots_jvp(primals, tangents):
+    # Divided differences of functions of λ: no eigenvalue is subtracted from another, so they may be equal.
     (matrix,), (change,) = primals, tangents
     weights, vectors = _spectrum(matrix)
+    inner = vectors @ change @ vectors.T
+
+    def moved(ratios):
+        return vectors.T @ (ratios * inner) @ vectors
+
     sums, products = weights[:, None] + weights[None, :], weights[:, None] * weights[None, :]
-    ratios = -(products**2) / jnp.where(sums > 0.0, sums, 1.0)
-    moved = vectors.T @ (ratios * (vectors @ change @ vectors.T)) @ vectors
-    return vectors.T @ (weights[:, None] * vectors), moved
+    roots = _widened_roots(weights)
+    of_roots = 1.0 / (roots[:, None] + roots[None, :])
+    slopes = (
+        moved(-(products**2) / jnp.where(sums > 0.0, sums, 1.0)),
+        moved(of_roots),
+        moved(-of_roots / (roots[:, None] * roots[None, :])),
+    )
+    return _of_eigenvalues(weights, vectors), slopes
 
 
 # One batch -------------------------------------------------------------------------------------------------------
@@ -136,9 +218,9 @@ class _Constants(eqx.Module):
 
     prior: SparseGP
     method: Method
-    units: Float[Array, " K"]
-    low: Float[Array, " K"]
-    high: Float[Array, " K"]
+    units: Any
+    low: Any
+    high: Any
     """Bounds of the free numbers over their units."""
     total: Any
     """The number of rows."""
@@ -187,18 +269,18 @@ class _Holder(eqx.Module):
     likelihood: Any
 
 
-def _at(slots: tuple[Slot, ...], constants: _Constants, rows: DeviceRows, free: Any) -> tuple[Shared, DeviceRows]:
-    """The model and a batch with these hyperparameters."""
+def _at(
+    slots: tuple[Slot, ...], constants: _Constants, rows: DeviceRows, free: Any
+) -> tuple[Shared, DeviceRows, _Coordinates]:
+    """The model and a batch with these hyperparameters, and the coordinates in which t is kept."""
     partly = isinstance(rows.likelihood, PartlyObserved)
     bare = rows.likelihood.whole if isinstance(rows.likelihood, PartlyObserved) else rows.likelihood
     holder = with_values(slots, _Holder(constants.prior, bare), values_of(slots, free))
     likelihood = eqx.tree_at(lambda outer: outer.whole, rows.likelihood, holder.likelihood) if partly else None
     likelihood = holder.likelihood if likelihood is None else likelihood
-    inducing = holder.prior.inducing_for(None)
-    pairs = zip(latent_kernels(holder.prior.kernel), inducing, strict=True)
-    projection = Projection(inducing, tuple(_whitening(gram(kernel, z, z)) for kernel, z in pairs))
+    projection, coordinates = _whitened(holder.prior)
     here = eqx.tree_at(lambda batch: batch.likelihood, rows, likelihood)
-    return Shared(holder.prior, projection, constants.method), here
+    return Shared(holder.prior, projection, constants.method), here, coordinates
 
 
 def _energy_of_rows(shared: Shared, rows: DeviceRows, tied: Tied) -> Float[Array, ""]:
@@ -231,11 +313,21 @@ def _energy_of_product(method: Method, tied: Tied, rows: Any) -> Float[Array, ""
 
 @functools.partial(jax.jit, static_argnums=0)
 def energy_and_gradient(
-    slots: tuple[Slot, ...], constants: _Constants, rows: DeviceRows, free: Any, product: Product
-) -> tuple[Float[Array, ""], Float[Array, " K"]]:
-    """The energy of some rows at a fixed q(v), and its gradient in the free numbers."""
-    tied = Tied.given(constants.method, product, constants.observed)
-    return jax.value_and_grad(lambda free: _energy_of_rows(*_at(slots, constants, rows, free), tied))(free)
+    slots: tuple[Slot, ...], constants: _Constants, rows: DeviceRows, free: Any, kept: Product, share: Any
+) -> tuple[tuple[Float[Array, ""], Float[Array, ""]], Float[Array, " K"]]:
+    """The energies of some rows and of t, and the gradient of an estimate of the whole energy in the free numbers.
+
+    The estimate has `share` of the rows' energy for those of all rows.
+    """
+
+    def energy(free):
+        shared, here, coordinates = _at(slots, constants, rows, free)
+        tied = Tied.given(constants.method, coordinates.product_of_v(kept), constants.observed)
+        parts = _energy_of_rows(shared, here, tied), _energy_of_product(constants.method, tied, constants.observed)
+        return parts[0] / share + parts[1], parts
+
+    (_, parts), gradient = jax.value_and_grad(energy, has_aux=True)(free)
+    return parts, gradient
 
 
 def _updated(constants: _Constants, tied: Tied, proposal: Product, step_size: Any) -> Product:
@@ -272,25 +364,27 @@ def _advance(
     `pull` is the gradient of minus the log prior density of the hyperparameters.
     """
     free = state.scaled * constants.units
-    tied = Tied.given(constants.method, state.product, constants.observed)
-    # The gradient is at the q of earlier batches: one that has seen these very rows would fit them too well.
-    energy, slope = energy_and_gradient(slots, constants, rows, free, state.product)
+    shared, here, coordinates = _at(slots, constants, rows, free)
+    tied = Tied.given(constants.method, coordinates.product_of_v(state.product), constants.observed)
+    # The gradient is at the t of earlier batches: one that has seen these very rows would fit them too well.
+    share = rows.count / constants.total
+    (energy, energy_of_product), slope = energy_and_gradient(slots, constants, rows, free, state.product, share)
     # The last batch of a pass may be a small one: it counts for as much as it has rows.
     weight = rows.count / size
-    gradient = (constants.total / size * slope + weight * pull) * constants.units
+    gradient = weight * (slope + pull) * constants.units
     fine = jnp.isfinite(energy) & jnp.all(jnp.isfinite(gradient))
     moves, moments = _adam().update(jnp.where(fine, gradient, 0.0), state.moments)
     scaled = jnp.clip(state.scaled - rate * moves, constants.low, constants.high)
     scaled, moments = select(fine, (scaled, moments), (state.scaled, state.moments))
-    proposal, _ = proposals(*_at(slots, constants, rows, free), tied)
-    product = _updated(constants, tied, proposal.times(constants.total / rows.count), weight * step_size)
+    proposal, _ = proposals(shared, here, tied)
+    product = _updated(constants, tied, proposal.times(1.0 / share), weight * step_size)
     after = _State(
         scaled,
         moments,
-        product,
+        coordinates.product_of_z(product),
         state.iterates + scaled,
         state.energies + energy,
-        state.shared_energies + rows.count * _energy_of_product(constants.method, tied, constants.observed),
+        state.shared_energies + rows.count * energy_of_product,
         state.rows + rows.count,
         state.steps + 1.0,
         state.refused + jnp.where(fine, 0.0, 1.0),
@@ -301,7 +395,7 @@ def _advance(
 @functools.partial(jax.jit, static_argnums=0)
 def _settle(slots: tuple[Slot, ...], constants: _Constants, rows: DeviceRows, free: Any) -> tuple[Any, Product]:
     """The lowest energy that some steps with these rows alone lead to, as if they were all, and its t(v)."""
-    shared, here = _at(slots, constants, rows, free)
+    shared, here, coordinates = _at(slots, constants, rows, free)
     scale = constants.total / rows.count
     start = nothing(shared.prior, shared.projection)
 
@@ -315,7 +409,7 @@ def _settle(slots: tuple[Slot, ...], constants: _Constants, rows: DeviceRows, fr
         return _updated(constants, tied, proposal.times(scale), _SETTLING), lowest, best
 
     _, lowest, best = jax.lax.fori_loop(0, _ROUNDS + 1, step, (start, jnp.asarray(jnp.inf, dtype=float), start))
-    return kept_everywhere((lowest, best), rows.mesh)
+    return kept_everywhere((lowest, coordinates.product_of_z(best)), rows.mesh)
 
 
 # What is known before the first batch ----------------------------------------------------------------------------
@@ -347,7 +441,8 @@ def _read(
     if prior.inducing is None:
         free = choose(model, None)
         start = with_values(tuple(each.slot for each in free), model, guess(model, scales, free))
-        model = Model(model.prior.with_inducing(start.prior.inducing_for(sample)), model.likelihood)
+        chosen = start.prior.inducing_for(sample)
+        model = Model(model.prior.with_inducing(chosen), model.likelihood)  # pyright: ignore[reportAttributeAccessIssue]
     learned = choose(model, wishes)
     guessed = guess(model, scales, learned)
     priors = [
@@ -401,7 +496,6 @@ class _Learner:
         self.batches = -(-self.rows.count // self.size)
         self.stretch = -(-self.batches // max(1, round(self.batches / _STRETCH)))
         self.window = max(_WINDOW, -(-_FEWEST_STEPS // self.stretch))
-        self._pull = jax.jit(jax.grad(self.space._negative_log_prior)) if self._has_priors else None
         # Where it is now
         self.state: _State
         self.safe: _State
@@ -414,10 +508,6 @@ class _Learner:
         self.energies: list[float] = []
         self.iterates: list[np.ndarray] = []
         """Of the stretches of this phase."""
-
-    @property
-    def _has_priors(self) -> bool:
-        return any(prior is not None for prior in self.space.priors)
 
     # Before the first batch
 
@@ -435,7 +525,7 @@ class _Learner:
         constants = self._constants(middle)
         lowest, best, product = np.inf, middle, None
         for free in self._candidates(middle):
-            energy, found = _settle(self.space.slots, constants, batch, jnp.asarray(free))
+            energy, found = _settle(self.space.slots, constants, batch, free)
             total = float(energy) + self.space.penalty(free)[0]
             if product is None or total < lowest:
                 lowest, best, product = total, free, found
@@ -492,9 +582,7 @@ class _Learner:
 
     def _take(self, batch: Batch) -> None:
         rows = on_devices(batch, self.start.model.likelihood, self.mesh)
-        pull = jnp.zeros(self.space.size)
-        if self._pull is not None:
-            pull = self._pull(self.state.scaled * self.space.units)
+        _, pull = self.space.penalty(np.asarray(self.state.scaled) * self.space.units)
         size = float(self.size)
         self.state = _advance(
             self.space.slots, self.constants, rows, self.state, pull, self.current_rate, self._step_size(), size
@@ -520,7 +608,7 @@ class _Learner:
         mean = iterates / steps
         total = float(energies * self.rows.count / rows + shared_energies / rows)
         total += self.space.penalty(mean * self.space.units)[0]
-        self.state = eqx.tree_at(_sums, self.state, jax.tree.map(jnp.zeros_like, _sums(self.state)))
+        self._replace(_sums, jax.tree.map(np.zeros_like, sums))
         if not np.isfinite(total) or refused == steps:
             # Back to where it worked, with smaller steps.
             self.state = self.safe
@@ -531,8 +619,11 @@ class _Learner:
         self.energies.append(total)
         self.iterates.append(mean)
         if len(self.energies) >= self.window and is_level(np.array(self.energies[-self.window :]), tol):
-            self.state = eqx.tree_at(lambda state: state.scaled, self.state, jnp.asarray(self.averaged))
+            self._replace(lambda state: state.scaled, self.averaged)
             self._next_phase(Status.CONVERGED)
+
+    def _replace(self, where: Callable[[_State], Any], by: Any) -> None:
+        self.state = eqx.tree_at(where, self.state, everywhere(by, self.mesh))
 
     def _next_phase(self, ending: Status) -> None:
         if self.phase + 1 >= _PHASES:
@@ -755,6 +846,7 @@ def _finish(
         fit_history=np.asarray(learner.trace),
         evaluations=learner.steps,
         seconds=time.perf_counter() - started,
+        tied=tied_names(space.slots, learner.start.model),
     )
     if result.status.failed and throw:
         raise InferenceError(found)

@@ -64,24 +64,29 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
     rows = np.flatnonzero(data.observed if data.seen is None else np.all(data.seen, axis=1))
     if rows.size == 0:
         return np.zeros(latents), np.ones(latents)
-    y, taken = jnp.asarray(data.y), np.zeros(data.y.shape[0], dtype=bool)
+    taken = np.zeros(data.y.shape[0], dtype=bool)
     taken[rows[:: max(1, rows.size // _MOST_ROWS)]] = True
-
-    @jax.jit
-    def loss(f):
-        terms = over_rows(lambda one, y: row_log_prob(one, y, f), likelihood, (y,))
-        # A ridge, for likelihoods that are highest at infinity where all rows say the same.
-        return -jnp.sum(jnp.where(taken, terms, 0.0)) / np.sum(taken) + 1e-3 * jnp.sum(f**2) / (1.0 + jnp.sum(f**2))
-
-    slope = jax.jit(jax.grad(loss))
     start = np.zeros(latents)
     if _is_location(likelihood):
         start[0] = np.median(data.y[taken])
-    found = scipy.optimize.minimize(
-        lambda f: float(loss(f)), start, jac=lambda f: np.asarray(slope(f), dtype=float), method="BFGS"
-    )
+
+    def loss(f: np.ndarray) -> tuple[float, np.ndarray]:
+        value, slope = _loss_of_a_constant(f, likelihood, data.y, taken)
+        return float(value), np.asarray(slope)
+
+    found = scipy.optimize.minimize(loss, start, jac=True, method="BFGS")
     mean = found.x if np.all(np.isfinite(found.x)) and np.isfinite(found.fun) else start
     return mean, _latent_variances(likelihood, mean, data.y[taken])
+
+
+@jax.jit
+@jax.value_and_grad
+def _loss_of_a_constant(f, likelihood: Likelihood, y, taken):
+    """Minus the mean log density of the rows that are taken, if the latents were f everywhere."""
+    terms = over_rows(lambda one, y: row_log_prob(one, y, f), likelihood, (y,))
+    # A ridge, for likelihoods that are highest at infinity where all rows say the same.
+    ridge = 1e-3 * jnp.sum(f**2) / (1.0 + jnp.sum(f**2))
+    return -jnp.sum(jnp.where(taken, terms, 0.0)) / jnp.sum(taken) + ridge
 
 
 def _is_location(likelihood: Likelihood) -> bool:

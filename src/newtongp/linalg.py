@@ -334,6 +334,8 @@ def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Arra
     """Jacobi's method: rotations that make one off-diagonal pair zero each, as many at a time as do not meet."""
     size = matrix.shape[0]
     here, rounds = np.arange(size), _pairings(size)
+    # Where eigenvalues are equal, what rounding leaves off the diagonal would ask for turns by 45° that undo each other.
+    negligible = 1e-16 * jnp.max(jnp.abs(matrix))
 
     def sweep(_, state):
         turned, vectors = state
@@ -342,7 +344,7 @@ def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Arra
             safe = jnp.where(off == 0.0, 1.0, off)
             slope = (diagonal[partner] - diagonal) / (2.0 * safe)
             tangent = jnp.where(slope < 0.0, -1.0, 1.0) / (jnp.abs(slope) + jnp.sqrt(1.0 + slope**2))
-            tangent = jnp.where((off == 0.0) | (partner == here), 0.0, tangent)
+            tangent = jnp.where((jnp.abs(off) <= negligible) | (partner == here), 0.0, tangent)
             # Both of a pair turn by the same angle, exactly: what each would find by itself differs by rounding.
             tangent = jnp.where(here <= partner, tangent, -tangent[partner])
             cosine = 1.0 / jnp.sqrt(1.0 + tangent**2)

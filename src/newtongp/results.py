@@ -3,6 +3,7 @@
 import enum
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from .checking import Calibration
     from .predict import Prediction
+    from .summary import Summary
 
 
 class Status(enum.IntEnum):
@@ -215,6 +217,16 @@ class Result:
 
         return checking.calibration(self, x_new, y_new, key, **row_parameters)
 
+    def summary(self, checks: bool = True) -> "Summary":
+        """On one page: how it ended, all hyperparameters, and warnings of what deserves a second look.
+
+        `checks=False` leaves out those that take some computing: whether the integrals are exact enough, which rows
+        stand out, what a safeguard or rounding has changed.
+        """
+        from . import summary
+
+        return summary.summarise(self, checks)
+
     def plot(
         self,
         axes: Any = None,
@@ -234,6 +246,16 @@ class Result:
         from . import plotting
 
         return plotting.plot_convergence(self, axes)
+
+    def report(self, folder: Any, title: str | None = None) -> Path:
+        """Write a page about it to a folder: `index.html`, its figures, and the result itself; returns its path.
+
+        It needs matplotlib, and opens in any browser, from the disk. See `report.write_report` for several results.
+        """
+        from . import report
+
+        section = report.section_of(self, title)
+        return report.write_report(folder, [section], section.title)
 
     def one_step_ahead(self) -> np.ndarray:
         """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing.

@@ -41,6 +41,36 @@ def coal() -> np.ndarray:
         return np.loadtxt(file, skiprows=1, dtype="datetime64[D]")
 
 
+def coal_by_year() -> tuple[np.ndarray, np.ndarray]:
+    """The explosions of `coal`, counted in each of the 110 whole years from 1852 to 1961.
+
+    >>> year, explosions = coal_by_year()
+    >>> year.shape, float(year[0]), float(year[-1]), int(explosions.sum())
+    ((110,), 1852.0, 1961.0, 186)
+    """
+    year = np.arange(1852, 1962)
+    found = coal().astype("datetime64[Y]").astype(int) + 1970
+    return year.astype(np.float64), np.bincount(found - 1852 + 1, minlength=112)[1:111]
+
+
+def iris() -> tuple[np.ndarray, np.ndarray]:
+    """Two species of iris by their sepals: 100 flowers, 50 each of Iris versicolor (0) and Iris virginica (1).
+
+    Returns the length and the width of a sepal in centimetres (100, 2), and the species. Several flowers share both
+    numbers, some of them with flowers of the other species: the two overlap.
+
+    Source: R. A. Fisher (1936), The use of multiple measurements in taxonomic problems, Annals of Eugenics 7, 179-188,
+    with the numbers of that table as scikit-learn has them.
+
+    >>> sepals, is_virginica = iris()
+    >>> sepals.shape, sepals[0].tolist(), int(is_virginica.sum())
+    ((100, 2), [7.0, 3.2], 50)
+    """
+    with resources.files(__name__).joinpath("iris.csv").open(encoding="utf-8") as file:
+        table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float64)
+    return table[:, :2].copy(), table[:, 2].astype(np.int64)
+
+
 def product() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """An oscillation times a positive amplitude, with noise: 1000 rows, and the two latents that made them.
 
