@@ -1,5 +1,6 @@
 """The command line, the demo and the plotting function behind it."""
 
+import ast
 import builtins
 import io
 import subprocess
@@ -12,29 +13,95 @@ from rich.console import Console
 
 import newtongp as ng
 from newtongp import cli, demo, plotting
+from newtongp.report import Picture
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
 
+@pytest.fixture
+def console():
+    return Console(file=io.StringIO(), width=120)
+
+
 @pytest.mark.slow
-def test_the_demo_prints_tables_and_findings_and_draws_a_figure(tmp_path, monkeypatch):
-    monkeypatch.setattr(demo, "LONG", 5_000)
-    monkeypatch.setattr(demo, "MILLISECONDS", np.linspace(0.0, 75.0, 9))  # quantiles take longest
-    text = io.StringIO()
-    accelerations, explosions = demo.run(tmp_path / "new" / "folder", Console(file=text, width=120))
-    printed = text.getvalue()
-    sentences = " ".join(printed.split())
-    assert accelerations.status is explosions.status is ng.Status.CONVERGED
-    for name in demo.METHODS:
-        line = next(line for line in printed.splitlines() if line.startswith(f"│ {name} "))
-        assert "converged" in line
-    for words in ("grid of", "not learned", "decelerates most at", "outliers", "95 % interval", "demo.png"):
+def test_the_demo_tells_three_stories_and_writes_a_report(tmp_path, console):
+    motorcycle, coal, iris = demo.run(tmp_path / "new" / "folder", console)
+    assert motorcycle.status is coal.status is iris.status is ng.Status.CONVERGED
+    # Accelerations in g and ms; the rate of explosions; sepals in cm.
+    assert motorcycle.energy == pytest.approx(594.064, abs=1e-2)
+    assert coal.energy == pytest.approx(171.298, abs=1e-2)
+    assert iris.energy == pytest.approx(60.245, abs=1e-2)
+    sentences = " ".join(console.file.getvalue().split())
+    for words in ("slowed down most at about 21 ms", "3.5 a year in 1870", "73 of 100 flowers", "index.html"):
         assert words in sentences
-    for words in ("in 1333 months", "the rate fell by a factor of", "rows a second", "5,000", "95 % intervals"):
-        assert words in sentences
-    picture = pyplot.imread(tmp_path / "new" / "folder" / "demo.png")
-    assert min(picture.shape[:2]) > 500
-    assert len(np.unique(picture.reshape(-1, picture.shape[2]), axis=0)) > 50
+    folder = tmp_path / "new" / "folder" / "report"
+    names = ("motorcycle_noise_that_changes", "coal_mines_counts_over_time", "iris_two_classes")
+    pictures = [
+        f"{name}_{number}.png" for name, count in zip(names, (3, 3, 2), strict=True) for number in range(1, count + 1)
+    ]
+    files = {"index.html", *pictures, *(f"{name}.ngp" for name in names)}
+    assert {file.name for file in folder.iterdir()} == files
+    text = (folder / "index.html").read_text(encoding="utf-8")
+    assert all(f'src="{picture}"' in text for picture in pictures)
+    assert "http" not in text and "<script" not in text
+    assert ng.load(folder / "iris_two_classes.ngp").energy == iris.energy
+    assert not pyplot.get_fignums()
+
+
+def test_a_story_is_told_on_the_screen_and_on_the_page(tmp_path, console):
+    code = """
+import newtongp as ng
+
+model = ng.Model(ng.GP(ng.kernels.Matern32()), "poisson")
+result = ng.infer(model, [0.0, 1.0, 2.0, 3.0], [1, 0, 3, 2])
+figure = result.plot(grid=[0.0, 1.0, 2.0, 3.0])
+"""
+    story = demo.Story(
+        "Four counts",
+        ("There are four.",),
+        code,
+        lambda result, figure: [Picture(figure, f"{len(result.data.y)} rows")],
+        lambda result: ["The third is the largest."],
+    )
+    (result,) = demo.run(tmp_path, console, (story,))
+    assert result.status.ok
+    sentences = " ".join(console.file.getvalue().split())
+    text = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    for words in ("Four counts", "There are four.", "kernel.lengthscale", "The third is the largest."):
+        assert words in sentences and words in text
+    assert "4 rows" in text and "result = ng.infer(model" in text
+
+
+@pytest.mark.parametrize("story", demo.STORIES, ids=lambda story: story.title)
+def test_every_story_has_four_lines_of_code(story):
+    imported, *lines = ast.parse(story.code).body
+    assert isinstance(imported, ast.Import)
+    assert len(lines) == 4 and [ast.unparse(line).partition(" = ")[0] for line in lines][1:] == [
+        "model",
+        "result",
+        "figure",
+    ]
+
+
+def test_iris_is_the_source():
+    datasets = pytest.importorskip("sklearn.datasets")
+    source = datasets.load_iris()
+    rows = source.target > 0
+    sepals, is_virginica = ng.datasets.iris()
+    np.testing.assert_array_equal(sepals, source.data[rows, :2])
+    np.testing.assert_array_equal(is_virginica, source.target[rows] == 2)
+
+
+def test_explosions_by_year_are_those_of_the_dates():
+    dates = ng.datasets.coal()
+    year, explosions = ng.datasets.coal_by_year()
+    assert year.shape == explosions.shape == (110,)
+    for index in (0, 23, 109):
+        first = np.datetime64(f"{year[index]:.0f}-01-01")
+        last = np.datetime64(f"{year[index]:.0f}-12-31")
+        assert explosions[index] == np.sum((dates >= first) & (dates <= last))
+    inside = (dates >= np.datetime64("1852-01-01")) & (dates < np.datetime64("1962-01-01"))
+    assert explosions.sum() == inside.sum()
 
 
 def test_the_coal_data_are_the_source():
@@ -55,45 +122,6 @@ def test_the_coal_data_are_the_source():
     }
     for name, date in known.items():
         assert np.datetime64(date) in dates, name
-
-
-def test_the_months_of_the_coal_data():
-    dates = ng.datasets.coal()
-    months = demo.by_month(dates)
-    assert months.count.sum() == 191
-    days = months.years * 365.25
-    np.testing.assert_allclose(days[[0, 1, 2, -2, -1]], [17, 30, 31, 28, 22])
-    assert days.sum() == pytest.approx(40550)
-    assert months.time[[0, 1, -1]].astype(str).tolist() == ["1851-03-23T12", "1851-04-16T00", "1962-03-12T00"]
-    oaks = months.time.astype("datetime64[M]") == np.datetime64("1866-12")
-    assert months.count[oaks] == 2
-
-
-def test_simulated_counts_come_from_their_model():
-    rows = 100_000
-    model, x, y, f = demo.simulate(rows, seed=1)
-    assert x.shape == y.shape == f.shape == (rows,)
-    kernel = model.prior.kernel
-    lags = np.array([0, 10, 50])
-    products = np.array([np.mean(f[: rows - lag] * f[lag:]) for lag in lags])
-    expected = np.array([kernel.evaluate(np.zeros(1), np.full(1, float(lag))) for lag in lags])
-    np.testing.assert_allclose(products, expected, atol=0.15)  # of some thousand independent stretches
-    few = slice(0, 3000)
-    result = ng.infer(model, x[few], y[few], throw=False)
-    miss = (result.marginals.mean[:, 0] - f[few]) / np.sqrt(result.marginals.covariance[:, 0, 0])
-    assert 0.9 < np.mean(np.abs(miss) < 1.96) < 0.99
-
-
-def test_the_model_in_data_units_is_that_of_standardised_data():
-    x, y = ng.datasets.motorcycle()
-    standard = demo.Standard(lengthscale=0.5, noise=0.3)
-    model = ng.Model(
-        ng.GP(ng.kernels.Matern52(lengthscale=0.5)),
-        ng.likelihoods.StudentT(df=demo.DEGREES_OF_FREEDOM, scale=0.3),
-    )
-    own = ng.infer(demo.assemble(standard, x, y), x, y)
-    standardised = ng.infer(model, (x - x.mean()) / x.std(), (y - y.mean()) / y.std())
-    assert own.energy == pytest.approx(standardised.energy + len(y) * np.log(y.std()), rel=1e-9)
 
 
 def test_version(capsys):

@@ -1,5 +1,6 @@
 """The report page: it needs no network and no script, all that it refers to is there, and a browser shows it."""
 
+import fcntl
 import json
 import os
 import re
@@ -112,8 +113,8 @@ def test_several_sections_have_an_overview_and_names_of_their_own(tmp_path, coun
 
 def test_what_cannot_be_drawn_or_saved_is_said(tmp_path):
     x = np.random.default_rng(0).normal(size=(12, 3))
-    mean = ng.means.Function(lambda x: x[0]) if hasattr(ng.means, "Function") else (lambda x: x[0])
-    result = ng.infer(ng.Model(ng.GP(ng.kernels.RBF(), mean), ng.likelihoods.Bernoulli()), x, x[:, 0] > 0.0)
+    prior = ng.GP(ng.kernels.RBF(), ng.means.Function(lambda x: x[0]))
+    result = ng.infer(ng.Model(prior, ng.likelihoods.Bernoulli()), x, x[:, 0] > 0.0)
     found = check_page(result.report(tmp_path))
     assert "Not drawn: plot draws one input" in found.text
     assert "could not be saved" in found.text
@@ -134,14 +135,19 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 class Browser:
     """Chromium without a window, spoken to over two pipes by its DevTools protocol."""
 
-    LAUNCH = "import os, sys; os.dup2(int(sys.argv[1]), 3); os.dup2(int(sys.argv[2]), 4); os.execv(sys.argv[3], sys.argv[3:])"
+    LAUNCH = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.dup2(int(sys.argv[2]), 4)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
     def __init__(self, profile):
         theirs_in, self.ours_out = os.pipe()
         self.ours_in, theirs_out = os.pipe()
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run"]
-        # Not 3 or 4, or one copy would close the other.
-        high = [os.dup(end) if end > 4 else os.dup(os.dup(os.dup(end))) for end in (theirs_in, theirs_out)]
+        # Above 4, or what is copied to 3 might close what is to be copied to 4.
+        high = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (theirs_in, theirs_out)]
         self.process = subprocess.Popen(
             [sys.executable, "-c", self.LAUNCH, *map(str, high), CHROMIUM, *options, f"--user-data-dir={profile}"],
             pass_fds=high,

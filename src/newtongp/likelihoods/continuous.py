@@ -44,6 +44,7 @@ class Gaussian(Likelihood):
     support: ClassVar[supports.Support] = supports.real
     log_concave: ClassVar[bool] = True
     gaussian_form: ClassVar[bool] = True
+    linear_latents: ClassVar[tuple[int, ...]] = (0,)
     variance: jax.Array | np.ndarray = learned(Positive(), unit="y2")
 
     def __init__(self, variance=1.0):
@@ -65,6 +66,10 @@ class Gaussian(Likelihood):
     def cdf(self, y, f):
         """P(Y <= y | f)."""
         return ndtr((y - f) / jnp.sqrt(self.variance))
+
+    def linear_form(self, others):
+        """y ~ N(f, variance), linear in f."""
+        return jnp.ones((1, 1)), jnp.zeros(1), jnp.reshape(self.variance, (1, 1))
 
     def sample(self, key, f):
         """A draw of y given f."""
