@@ -1,6 +1,5 @@
 """The report page: it needs no network and no script, all that it refers to is there, and a browser shows it."""
 
-import fcntl
 import json
 import os
 import re
@@ -143,6 +142,8 @@ os.execv(sys.argv[3], sys.argv[3:])
 """
 
     def __init__(self, profile):
+        import fcntl  # which Windows has not
+
         theirs_in, self.ours_out = os.pipe()
         self.ours_in, theirs_out = os.pipe()
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", "--no-first-run"]
@@ -190,6 +191,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium on this machine to open the page with")
+@pytest.mark.skipif(os.name != "posix", reason="the browser is spoken to over pipes as only POSIX has them")
 def test_a_browser_opens_the_page_without_errors_or_requests(page, tmp_path):
     browser = Browser(tmp_path / "profile")
     try:

@@ -166,6 +166,7 @@ figure = result.plot()
 
 def _iris_pictures(result: Result, figure: "Figure") -> list[Picture]:
     _label(figure, ("sepal length, cm", "sepal width, cm"))
+    figure.axes[0].legend(["versicolor (0)", "virginica (1)"], loc="lower right", fontsize="small")
     caption = "The probability of Iris virginica (y = 1) against Iris versicolor (y = 0), from the size of the sepals."
     return [Picture(figure, caption), convergence_picture(result)]
 
