@@ -73,9 +73,9 @@ class Energy:
         found = objective.evaluate(
             self.slots, self.template, free, self.method, self.step, self.sites, np.nan, 300, 1e-11
         )
-        assert found.usable and int(found.status) == ng.Status.CONVERGED
-        self.sites = found.sites
-        return float(found.energy), np.asarray(found.gradient)
+        assert found.usable and int(found.report.status) == ng.Status.CONVERGED
+        self.sites = found.report.sites
+        return float(found.report.energy), np.asarray(found.gradient)
 
 
 def assert_gradient(energy, tolerance):

@@ -13,6 +13,7 @@ import numpy as np
 from rich.console import Console
 from scipy.stats import norm
 
+from .fitted import FitResult
 from .plotting import require_matplotlib
 from .report import Picture, Section, calibration_picture, convergence_picture, write_report
 from .results import Result
@@ -29,7 +30,7 @@ class Story(NamedTuple):
     code: str
     """Makes `result`, and a `figure` of it."""
     pictures: "Callable[[Result, Figure], list[Picture]]"
-    findings: Callable[[Result], list[str]]
+    findings: Callable[[Any], list[str]]
 
 
 def run(out: str | Path, console: Console | None = None, stories: "tuple[Story, ...] | None" = None) -> list[Result]:
@@ -111,7 +112,7 @@ def _motorcycle_findings(result: Result) -> list[str]:
     return [
         f"The head is slowed down most at about {times[lowest]:.0f} ms, by {-mean[lowest]:.0f} ± {half:.0f} g (95 %).",
         f"The noise has a standard deviation of {quiet:.1f} g before 12 ms and of {noise[loud]:.0f} g at "
-        f"{times[loud]:.0f} ms. A model with one noise for all times is too wide early and too narrow late.",
+        f"{times[loud]:.0f} ms. One noise for all times would be too wide early and too narrow late.",
     ]
 
 
@@ -171,9 +172,9 @@ def _iris_pictures(result: Result, figure: "Figure") -> list[Picture]:
     return [Picture(figure, caption), convergence_picture(result)]
 
 
-def _iris_findings(result: Result) -> list[str]:
+def _iris_findings(result: FitResult) -> list[str]:
     right = np.exp(result.leave_one_out()) > 0.5
-    length, width = np.asarray(result.model.prior.kernel.lengthscale)
+    length, width = result.parameters["kernel.lengthscale"]
     return [
         f"{np.sum(right)} of {right.size} flowers would be named correctly from the other {right.size - 1}: the sepals "
         "alone do not tell the two species apart, and the probabilities say so.",

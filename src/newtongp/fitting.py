@@ -26,7 +26,7 @@ from .data import read_inputs
 from .fitted import FitResult, tied_names
 from .gaussian import Sites
 from .guesses import guess, plausible, scales_of, unit_of
-from .infer import START_PRECISIONS, Run
+from .infer import MOST_STEPS, START_PRECISIONS, Run
 from .linalg import eigen_given
 from .model import Model
 from .parameters import Learned, Slot, choose, values_of, with_values
@@ -131,6 +131,8 @@ class _Evaluator:
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
         self.precisions = (np.nan, initial, *(precision for precision in START_PRECISIONS if precision > initial))
         self.best: tuple[float, np.ndarray, Any] | None = None
+        self.last: Any = None
+        """The report of the last evaluation."""
         if keeper is not None:
             self.replay, sites = keeper.read()
             self.sites = self.sites if sites is None else sites
@@ -162,6 +164,12 @@ class _Evaluator:
             self.keeper.write(self.record, self.sites)
         return entry
 
+    def report_at(self, free: np.ndarray, sites: Sites) -> Any:
+        """What inference finds with these hyperparameters, from these sites."""
+        self.sites = sites
+        self._evaluate(free)
+        return self.last
+
     @in_double
     def _evaluate(self, free: np.ndarray) -> _Entry:
         found = None
@@ -179,13 +187,13 @@ class _Evaluator:
                 _INNER_TOLERANCE,
             )
             if found.usable:
-                self.sites = to_host(found.sites)
+                self.sites, self.last = to_host(found.report.sites), found.report
                 break
         assert found is not None
-        status, steps = int(found.status), int(found.steps)
+        status, steps = int(found.report.status), int(found.report.steps)
         if not found.usable:
             return _Entry(free, np.inf, np.zeros_like(free), status, steps)
-        return _Entry(free, float(found.energy), np.asarray(found.gradient), status, steps)
+        return _Entry(free, float(found.report.energy), np.asarray(found.gradient), status, steps)
 
 
 class _Search(NamedTuple):
@@ -298,6 +306,8 @@ def fit(
     ('CONVERGED', True)
     """
     _check_counts(max_steps=(max_steps, 0), restarts=(restarts, 0), inference_steps=(inference_steps, 1))
+    if inference_steps > MOST_STEPS:
+        raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
     tol = float(parameter(tol, "tol", lower=0.0))
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         from .fitting_batches import fit_in_batches
@@ -345,7 +355,7 @@ def fit(
             interrupted = True
     if keeper is not None:
         keeper.write(evaluator.record, evaluator.sites, now=True)
-    return _finish(evaluator, searches, trace, interrupted, curvature, time.perf_counter() - started, throw)
+    return _finish(evaluator, searches, trace, interrupted, curvature, started, throw)
 
 
 def _check_counts(**counts: tuple[Any, int]) -> None:
@@ -421,7 +431,7 @@ def _curvature(evaluator: _Evaluator, free: np.ndarray) -> np.ndarray | None:
     return 0.5 * (matrix + matrix.T)
 
 
-def _finish(evaluator, searches, trace, interrupted, curvature, seconds, throw) -> FitResult:
+def _finish(evaluator, searches, trace, interrupted, curvature, started, throw) -> FitResult:
     """Infer with what was learned, and put everything together."""
     space, setup = evaluator.space, evaluator.setup
     if evaluator.best is None:
@@ -439,8 +449,7 @@ def _finish(evaluator, searches, trace, interrupted, curvature, seconds, throw) 
     values = space.values_at(free)
     model = with_values(space.slots, setup.model, values)
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, _INNER_TOLERANCE)
-    run.given = setup.order.rows(sites)
-    result = run.result(run.finish(512, max(evaluator.max_steps, 100)))
+    result = run.result(evaluator.report_at(free, sites))
     found = FitResult(
         result,
         status=status,
@@ -451,7 +460,7 @@ def _finish(evaluator, searches, trace, interrupted, curvature, seconds, throw) 
         penalty=space.penalty(free)[0],
         fit_history=np.asarray(trace),
         evaluations=len(evaluator.record),
-        seconds=seconds,
+        seconds=time.perf_counter() - started,
         tied=tied_names(space.slots, model),
     )
     if result.status.failed and throw:

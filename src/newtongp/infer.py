@@ -39,10 +39,14 @@ _MANY = 2**18
 _MANY_NODES = 2**14
 """Rows from which on nodes for all of them at once do not fit in any cache."""
 
+_LARGEST_SHARE = 1e6
+
 START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
 
 
-class _History(eqx.Module):
+class Trail(eqx.Module):
+    """What is noted down of every accepted step."""
+
     energy: Float[Array, " T"]
     objective: Float[Array, " T"]
     step_size: Float[Array, " T"]
@@ -73,7 +77,7 @@ class _Loop(eqx.Module):
     steps: Any
     """Accepted steps; −1 until the starting point itself has been looked at."""
     status: Any
-    history: _History
+    history: Trail
 
 
 def look(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
@@ -173,6 +177,9 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> _Point:
     residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
     size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals), initial=0.0)
     finite = jnp.isfinite(energy) & jnp.isfinite(objective) & jnp.isfinite(size)
+    # Λₙ Cₙ is of the size of 1, unless a site is so precise that its marginal is rounding error.
+    shares = jnp.sum(sites.precision * conditioned.marginals.covariance, axis=(1, 2))
+    finite = finite & jnp.all(jnp.abs(shares) < _LARGEST_SHARE)
     cavities = jnp.all(numbers.proper)
     failure = jnp.where(cavities, Status.NON_FINITE.value, Status.IMPROPER_CAVITY.value)
     failure = jnp.where(conditioned.proper, failure, Status.IMPROPER_POSTERIOR.value)
@@ -234,7 +241,7 @@ def _try(problem: Problem, method, step: Step, tol, loop: _Loop) -> _Loop:
         unless(first, loop.step_state, verdict.state),
         jnp.where(accept & ~no_start, loop.steps + 1, loop.steps),
         jnp.asarray(status, dtype=loop.status.dtype),
-        _History(*written),
+        Trail(*written),
     )
 
 
@@ -248,13 +255,17 @@ def _run(problem: Problem, method, step: Step, loop: _Loop, until: Any, tol: Any
     return jax.lax.while_loop(goes_on, lambda loop: _try(problem, method, step, tol, loop), loop)
 
 
-def converge(problem: Problem, method, step: Step, sites: Sites, until: Any, tol: Any) -> tuple[_Point, Any, Any]:
-    """The last accepted point from these sites, the number of steps (negative if none is sound) and the status."""
-    loop = _run(problem, method, step, _begin(problem, method, step, sites, 1), until, tol)
-    return loop.point, loop.steps, loop.status
+MOST_STEPS = 1024
+"""Of `converge`: it keeps no longer history."""
 
 
-class _Report(eqx.Module):
+def converge(problem: Problem, method, step: Step, sites: Sites, until: Any, tol: Any) -> tuple[_Point, "Report"]:
+    """The last accepted point from these sites, and the report on the way there."""
+    loop = _run(problem, method, step, _begin(problem, method, step, sites, MOST_STEPS), until, tol)
+    return loop.point, report_of(problem, loop)
+
+
+class Report(eqx.Module):
     """What is wanted of a loop in the end."""
 
     sites: Sites
@@ -265,20 +276,21 @@ class _Report(eqx.Module):
     residual: Float[Array, ""]
     steps: Any
     status: Any
-    history: _History
+    history: Trail
 
 
-def _report(problem: Problem, loop: _Loop) -> _Report:
+def report_of(problem: Problem, loop: _Loop) -> Report:
+    """What is wanted of this loop."""
     point = loop.point
     whole = problem.workspace.whole(point.marginals)
     seen = None if whole is point.marginals else point.marginals
-    return _Report(point.sites, whole, seen, point.energy, point.largest, loop.steps, loop.status, loop.history)
+    return Report(point.sites, whole, seen, point.energy, point.largest, loop.steps, loop.status, loop.history)
 
 
 @functools.partial(compiled, static_argnums=4, donate_argnums=3)
-def _infer(problem: Problem, method, step: Step, sites: Sites, capacity: int, until: Any, tol: Any) -> _Report:
+def _infer(problem: Problem, method, step: Step, sites: Sites, capacity: int, until: Any, tol: Any) -> Report:
     """From sites to the end in one program, which keeps nothing that is not asked for."""
-    return _report(problem, _run(problem, method, step, _begin(problem, method, step, sites, capacity), until, tol))
+    return report_of(problem, _run(problem, method, step, _begin(problem, method, step, sites, capacity), until, tol))
 
 
 @in_double
@@ -315,14 +327,14 @@ def _begin(problem: Problem, method, step: Step, sites: Sites, capacity: int) ->
         step.start(sites, stationary, _guardable(problem, method)),
         jnp.asarray(-1),
         jnp.asarray(Status.RUNNING.value),
-        _History(empty, empty, empty),
+        Trail(empty, empty, empty),
     )
     # A weakly typed leaf would come back strongly typed, and the loop be compiled a second time for that.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=leaf.dtype), loop)
 
 
 def _residual(reached: Any) -> Any:
-    return reached.residual if isinstance(reached, _Report) else reached.point.largest
+    return reached.residual if isinstance(reached, Report) else reached.point.largest
 
 
 class Run:
@@ -374,11 +386,11 @@ class Run:
         """Go on until `until` steps have been accepted, or inference has ended."""
         return _run(self.problem, self.method, self.step, loop, until, self.tol)
 
-    def finish(self, capacity: int, until: int) -> _Report:
+    def finish(self, capacity: int, until: int) -> Report:
         """From the start to the end at once."""
         in_blocks = _in_blocks(self.problem, local_rule(self.method))
 
-        def attempt(sites: Sites) -> _Report:
+        def attempt(sites: Sites) -> Report:
             return _infer(self.problem, self.method, self.step, sites, capacity, until, self.tol, quickly=not in_blocks)
 
         if self.problem.observed.shape[0] > _MANY:
@@ -402,7 +414,7 @@ class Run:
             )
         return reached
 
-    def result(self, report: _Report) -> Result:
+    def result(self, report: Report) -> Result:
         """What a user gets."""
         status, steps = Status(int(report.status)), max(0, int(report.steps))
         kept = report.history
@@ -492,7 +504,7 @@ def _warn(status: Status, residual: float, stacklevel: int) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel)
 
 
-def _with_progress(run: Run, capacity: int, max_steps: int) -> _Report:
+def _with_progress(run: Run, capacity: int, max_steps: int) -> Report:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -503,7 +515,7 @@ def _with_progress(run: Run, capacity: int, max_steps: int) -> _Report:
             loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps))
             energy = float(loop.point.energy)
             bar.update(task, completed=int(loop.steps), description=f"inference, energy {energy:.4g}")
-    return _report(run.problem, loop)
+    return report_of(run.problem, loop)
 
 
 class State:

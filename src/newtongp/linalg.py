@@ -334,7 +334,7 @@ def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Arra
     """Jacobi's method: rotations that make one off-diagonal pair zero each, as many at a time as do not meet."""
     size = matrix.shape[0]
     here, rounds = np.arange(size), _pairings(size)
-    # Where eigenvalues are equal, what rounding leaves off the diagonal would ask for turns by 45° that undo each other.
+    # Where eigenvalues are equal, what rounding leaves off the diagonal asks for turns by 45° that undo each other.
     negligible = 1e-16 * jnp.max(jnp.abs(matrix))
 
     def sweep(_, state):

@@ -13,12 +13,13 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .choices import local_rule
 from .compilation import compiled
 from .gaussian import Sites
-from .infer import converge, look, propose_rows, total_energy
+from .infer import Report, converge, look, propose_rows, total_energy
 from .likelihoods.base import Likelihood, over_rows
 from .likelihoods.partial import PartlyObserved
 from .linalg import solve_by_products
@@ -69,23 +70,17 @@ class _Holder(eqx.Module):
 class Evaluation(eqx.Module):
     """The energy at the fixed point for some hyperparameters, its gradient in the free numbers, and the way there."""
 
-    energy: Float[Array, ""]
     gradient: Float[Array, " K"]
-    sites: Sites
-    residual: Float[Array, ""]
-    steps: Any
-    status: Any
+    report: Report
+    """What inference found: sites, marginals, the energy, how many steps it took and how it ended."""
 
     @property
     def usable(self) -> bool:
         """Whether there is an energy and a gradient at all, and inference got anywhere."""
-        return (
-            int(self.steps) >= 0
-            and not Status(int(self.status)).failed
-            and not (int(self.status) == Status.STEP_TOO_SMALL.value and int(self.steps) == 0)
-            and bool(jnp.isfinite(self.energy))
-            and bool(jnp.all(jnp.isfinite(self.gradient)))
-        )
+        status, steps = Status(int(self.report.status)), int(self.report.steps)
+        started = steps > 0 or (steps == 0 and status is not Status.STEP_TOO_SMALL)
+        finite = np.isfinite(float(self.report.energy)) and np.all(np.isfinite(np.asarray(self.gradient)))
+        return started and not status.failed and bool(finite)
 
 
 @functools.partial(compiled, static_argnums=0)
@@ -108,10 +103,10 @@ def evaluate(
     held = precision * jnp.eye(sites.linear.shape[1])[None]
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
     sites = jax.tree.map(lambda given, new: jnp.where(jnp.isnan(precision), given, new), sites, start)
-    point, steps, status = converge(problem, method, step, sites, until, tol)
+    point, report = converge(problem, method, step, sites, until, tol)
     slope = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
     gradient = slope(slots, template, free, local_rule(method), point)
-    return Evaluation(point.energy, gradient, point.sites, point.largest, steps, status)
+    return Evaluation(gradient, report)
 
 
 def is_stationary(method: Any, likelihood: Likelihood) -> bool:
