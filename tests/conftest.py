@@ -50,52 +50,16 @@ jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 _THOROUGH = ("test_markov.py", "test_sparse.py", "test_minibatch.py", "test_devices.py")
 """Where slow tests go through every method, kernel, seed or device once more."""
 
-# Tests that say the same as a quicker one does for another model, or that compile more than they test: these parts of
-# their names make them slow ones. They are listed here, and not marked one by one, because many are single cases.
-_SLOW = {
-    "test_readme.py": ("latents.md", "time.md", "extending.md"),
-    "test_precision.py": ("stays_single_precision",),
-    "test_sparse.py": (
-        "two_latents_with_all_rows",
-        "small_powers_are_vi",
-        "improper_posterior_is_called",
-        "no_more_are_chosen",
-        "shared-",
-        "own-",
-        "[newton]",
-        "[pl",
-        "step_by_step[power",
-        "leaving_one_out",
-        "rows_in_blocks[768",
-    ),
-    "test_linear_latents.py": ("[network", "[subbands", "[mixture", "nodes[noise]", "function[noise]", "little_noise"),
-    "test_minibatch.py": (
-        "two_latents_and_row_parameters",
-        "small-full",
-        "tied_cavities",
-        "indefinite_sites",
-        "small_powers",
-        "tied_batches",
-    ),
-    "test_dense_and_markov.py": ("test_two_latents", "pieces_do_not", "both_say", "state_space_model_is", "joint_and"),
-    "test_markov.py": ("two_latents", "parameters0", "indefinite_filtered", "first-order", "[newton]"),
-    "test_smoothers.py": ("bearings", "pendulum-1.0", "gauss_hermite_filter"),
-    "test_properties.py": ("student", "poisson"),
-    "test_smoke.py": ("first-order", "pl2"),
-    "test_oracles.py": ("student_t", "StudentT"),
-    "test_latents.py": ("mcycle_unique", "softplus", "mcycle40_hetero_exp_MarkovExpectation"),
-    "test_partly_missing.py": ("not_gaussian", "left_out", "PL2", "PL-"),
-    "test_predict.py": ("[beta]", "[binomial]", "[student-t]"),
-    "test_linear.py": ("heteroscedastic", "derivatives"),
-    "test_statespace_model.py": ("joint", "one_step_ahead"),
-}
+# Cases that took more than some two seconds of a quiet core when they were last measured, most of it to compile: one a
+# line, so that what is left for every run stays short. They are slow tests like those with the mark.
+_SLOW = frozenset((Path(__file__).parent / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
 
 
 def pytest_collection_modifyitems(items):
     for item in items:
         if item.path.name in _THOROUGH and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.thorough)
-        if any(part in item.nodeid for part in _SLOW.get(item.path.name, ())):
+        if item.nodeid in _SLOW:
             item.add_marker(pytest.mark.slow)
 
 

@@ -244,7 +244,11 @@ def test_methods_that_need_moments_say_so(method):
 CONSTRUCTIONS = {
     "model": (lambda: ng.infer(3, X, Y), "model must be a Model(prior, likelihood)", "3"),
     "prior": (lambda: ng.Model(RBF, likelihoods.Poisson()), "prior must be", "GP(kernels.Matern32())", "RBF"),
-    "likelihood": (lambda: ng.Model(ng.GP(RBF), "poisson"), "likelihood must be", "'poisson'"),
+    "likelihood": (
+        lambda: ng.Model(ng.GP(RBF), "poison"),
+        "no likelihood with the name 'poison'",
+        "did you mean 'poisson'",
+    ),
     "likelihood class": (lambda: ng.Model(ng.GP(RBF), likelihoods.Poisson), "likelihood must be", "Poisson()"),
     "latents": (
         lambda: model(kernel=kernels.Independent([RBF, RBF])),
@@ -252,7 +256,7 @@ CONSTRUCTIONS = {
         "prior has 2",
         "kernels.Independent",
     ),
-    "kernel": (lambda: ng.GP("rbf"), "kernel must be", "'rbf'"),
+    "kernel": (lambda: ng.GP("matern33"), "no kernel with the name 'matern33'", "did you mean 'matern32'"),
     "kernel class": (lambda: ng.GP(kernels.RBF), "kernel must be", "kernels.Matern32()"),
     "mean": (lambda: ng.GP(RBF, mean="zero"), "mean must be", "'zero'"),
     "two means": (lambda: ng.GP(RBF, mean=ng.means.Independent([0.0, 1.0])), "mean has 2 latent(s)", "prior has 1"),
