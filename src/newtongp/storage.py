@@ -71,7 +71,7 @@ _TYPES = re.compile(r"\|b1|\|[iu]1|<[iu][248]|<f[248]|<[mM]8\[\d{0,6}(Y|M|W|D|h|
 """What arrays may hold: truth values, integers, floating point numbers and times, as `numpy.dtype.str` spells them."""
 
 _PACKAGE = __name__.partition(".")[0]
-_TOOLS = {"__main__", "cli", "datasets", "demo", "experiments", "plotting", "programs", "storage"}
+_TOOLS = {"__main__", "cli", "datasets", "demo", "experiments", "plotting", "programs", "report", "storage"}
 """Modules that make nothing which results are made of."""
 _YOURS = "user"
 """In the name of a class, in place of the part of newtongp that it is from."""

@@ -255,7 +255,7 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "inference", f"{_in_words(inference['status'])} after {inference['steps']} steps, residual {residual}"
     value = "not finite" if facts["energy"]["value"] is None else f"{facts['energy']['value']:.4f}"
     yield "energy", f"{value} ({facts['energy']['name']})"
-    if search is not None and search["penalty"]:
+    if search is not None and abs(search["penalty"] or 0.0) >= 5e-5:
         yield "", f"and {search['penalty']:.4f} from priors on hyperparameters (minus their log density)"
     if rows is not None:
         partly = f", {rows['partly_observed']} in part" if rows["partly_observed"] else ""
@@ -427,6 +427,12 @@ def _length_problem(each: Parameter, data: Data) -> str | None:
         ranges, spacings = np.max(ranges), np.min(spacings)
     with np.errstate(divide="ignore", invalid="ignore"):
         in_ranges, in_spacings = np.max(each.value / ranges), np.min(each.value / spacings)
+    if columns > 1 and each.value.shape == (columns,) and in_ranges > _RANGES:
+        flat = ", ".join(str(column) for column in np.flatnonzero(each.value / ranges > _RANGES))
+        return (
+            f"{each.name} is {_shown(each.value)}, up to {in_ranges:.3g} times the range of x: the model hardly "
+            f"changes with column {flat}, which may be left out."
+        )
     if in_ranges > _RANGES and np.any(ranges > 0.0):
         return (
             f"{each.name} is {_shown(each.value)}, {in_ranges:.3g} times the range of x: this part of the model "
