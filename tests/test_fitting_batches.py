@@ -46,7 +46,7 @@ def test_batches_learn_what_all_rows_do():
     found = ng.fit(model(), X, Y, batch_size=100)
     assert found.status.ok and found.inference_status.ok
     # The result is of inference with all rows, since there are few of them.
-    assert abs(found.energy - wanted.report.energy) < 2e-4 * abs(wanted.energy)
+    assert abs(found.energy - wanted.energy) < 2e-4 * abs(wanted.energy)
     assert found.learned.keys() == wanted.learned.keys() and found.penalty == pytest.approx(0.0, abs=1e-6)
     np.testing.assert_allclose(found.learned["mean.value"], wanted.learned["mean.value"], atol=0.1)
     np.testing.assert_allclose(found.learned["kernel.lengthscale"], wanted.learned["kernel.lengthscale"], rtol=0.2)
@@ -139,7 +139,7 @@ def test_a_killed_run_is_resumed_where_it_was(tmp_path, monkeypatch):
         learn(Interrupted(OSError("gone"), reads - 4), max_steps=4, checkpoint=path)
     assert path.exists()
     found = learn(Interrupted(None, 1000), max_steps=4, checkpoint=path)
-    assert found.energy == pytest.approx(wanted.report.energy, abs=1e-8, rel=0.0)
+    assert found.energy == pytest.approx(wanted.energy, abs=1e-8, rel=0.0)
     np.testing.assert_allclose(found.fit_history, wanted.fit_history, rtol=1e-12)
     # Everything is there already.
     assert learn(on_disk, max_steps=4, checkpoint=path).energy == found.energy
@@ -164,7 +164,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path):
     assert found.status is ng.Status.INTERRUPTED and found.inference_status.ok
     assert len(found.fit_history) == 2 and np.isfinite(found.energy)
     wanted = learn(chunks(), None, max_steps=2)
-    assert found.energy == pytest.approx(wanted.report.energy, rel=0.05)
+    assert found.energy == pytest.approx(wanted.energy, rel=0.05)
 
 
 # Data and models of other kinds -----------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_what_is_fixed_tied_or_bounded_stays_so():
 def test_power_ep_two_latents_row_parameters_and_inducing_inputs():
     wanted = ng.fit(model(), X, Y, ng.PowerEP(0.5), standard_errors=False)
     found = ng.fit(model(), X, Y, ng.PowerEP(0.5), batch_size=100)
-    assert found.energy == pytest.approx(wanted.report.energy, rel=2e-3)
+    assert found.energy == pytest.approx(wanted.energy, rel=2e-3)
     exposed = model(exposure=np.linspace(0.5, 1.5, N))
     wishes = {"inducing": ng.Free()}
     moved = ng.fit(exposed, X, Y, batch_size=100, parameters=wishes)
