@@ -1,5 +1,6 @@
 """Learning hyperparameters: gradients, optima that others find, what users can say of parameters, and interruptions."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -93,17 +94,20 @@ def assert_gradient(energy, tolerance):
     assert np.max(np.abs(found - wanted) / size) < tolerance
 
 
-SLOW = [pytest.mark.slow]
 QUICK = [("dense", "vi"), ("dense", "newton"), ("markov", "vi"), ("sparse", "power ep")]
+
+
+def marks(prior, method, likelihood):
+    """Few in every run, the methods that are asked for most in the slow one, the others now and then."""
+    if likelihood == "student-t" or method in ("vi gauss-newton", "heuristic vi"):
+        return [pytest.mark.slow, pytest.mark.thorough]
+    return [] if (prior, method) in QUICK else [pytest.mark.slow]
+
+
 CASES = [
-    pytest.param(
-        prior, method, likelihood, marks=[] if quick else pytest.mark.slow, id=f"{prior}-{method}-{likelihood}"
-    )
-    for likelihood in LIKELIHOODS
-    for prior in PRIORS
-    for method in METHODS
-    for quick in [likelihood == "negative binomial" and (prior, method) in QUICK]
-    if likelihood == "negative binomial" or method in ("vi", "newton", "power ep", "pl")
+    pytest.param(*case, marks=marks(*case), id="-".join(case))
+    for case in itertools.product(PRIORS, METHODS, LIKELIHOODS)
+    if case[2] == "negative binomial" or case[1] in ("vi", "newton", "power ep", "pl")
 ]
 
 

@@ -24,7 +24,7 @@ def python_blocks(text):
     [
         "README.md",
         "docs/index.md",
-        pytest.param("docs/gallery.md", marks=pytest.mark.slow),
+        pytest.param("docs/gallery.md", marks=[pytest.mark.slow, pytest.mark.thorough]),
         pytest.param("docs/choosing.md", marks=pytest.mark.slow),
         pytest.param("docs/coming_from.md", marks=pytest.mark.slow),
         "docs/fitting.md",
