@@ -30,11 +30,13 @@ def prepare(task):
             for _ in range(task["steps"]):
                 inputs, labels = next(given)
                 data = Data(inputs[:, :-1], labels[:, None], np.ones(task["batch"], dtype=bool))
-                rows = run._on_devices(minibatch.Batch(inputs[:, -1].astype(int), data, task["batch"]))
+                rows = minibatch.on_devices(
+                    minibatch.Batch(inputs[:, -1].astype(int), data, task["batch"]), model.likelihood, None
+                )
                 if storage == "full":
                     kept = minibatch._visit(run.shared, rows, kept, 1.0, len(x))
                 else:
-                    proposal, _ = minibatch._proposals(run.shared, rows, tied)
+                    proposal, _ = minibatch.proposals(run.shared, rows, tied)
                     tied = run._step(tied, proposal.times(len(x) / task["batch"]), 0.1)
             if storage == "full":
                 state["kept"] = kept
