@@ -96,7 +96,9 @@ class Summary:
             facts.add_row(Text(heading, style="bold"), Text(words))
         table = Table(box=box.SIMPLE_HEAD)
         for heading in _HEADINGS:
-            table.add_column(heading, justify="right" if heading in _HEADINGS[1:3] else "left")
+            table.add_column(
+                heading, justify="right" if heading in _HEADINGS[1:3] else "left", no_wrap=heading == _HEADINGS[0]
+            )
         for entry in self.parameters:
             table.add_row(*(Text(cell) for cell in _cells(entry)))
         parts: list[Any] = [Text(self._facts["title"], style="bold"), facts]
@@ -252,7 +254,9 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "fit", _in_words(search["status"])
         yield "", f"{search['iterations']} iterations, {search['evaluations']} evaluations, {search['seconds']:.1f} s"
     residual = "unknown" if inference["residual"] is None else f"{inference['residual']:.1e}"
-    yield "inference", f"{_in_words(inference['status'])} after {inference['steps']} steps, residual {residual}"
+    # A fit begins its last inference where the one before ended: its steps would say nothing of how hard it was.
+    after = f" after {inference['steps']} steps" if search is None else ""
+    yield "inference", f"{_in_words(inference['status'])}{after}, residual {residual}"
     value = "not finite" if facts["energy"]["value"] is None else f"{facts['energy']['value']:.4f}"
     yield "energy", f"{value} ({facts['energy']['name']})"
     if search is not None and abs(search["penalty"] or 0.0) >= 5e-5:
@@ -268,7 +272,7 @@ def _in_words(status: str) -> str:
 
 # Hyperparameters --------------------------------------------------------------------------------------
 
-_HEADINGS = ("hyperparameter", "value", "approx. standard error", "unit", "how")
+_HEADINGS = ("hyperparameter", "value", "std. error", "unit", "how")
 
 
 def _parameters(result: Result) -> Iterator[dict[str, Any]]:
@@ -321,9 +325,12 @@ def _unit_words(unit: str | None, result: Result) -> str | None:
     return words.replace("x", time if unit == "x" else f"({time})")
 
 
+_WEAK = "weak prior outside"
+
+
 def _prior_words(prior: Any) -> str:
     if isinstance(prior, Plausible):
-        return f"weak prior outside {_range_words(prior)}"
+        return f"{_WEAK} {_range_words(prior)}"
     names = {
         LogNormal: ("log-normal", "median", "spread"),
         Normal: ("normal", "mean", "deviation"),
@@ -366,7 +373,9 @@ def _cells(entry: dict[str, Any]) -> list[str]:
     if entry["determined"] is not None:
         error = _shown(entry["standard_error"], "not determined")
     how = f"tied to {entry['tied_to']}" if entry["treatment"] == "tied" else entry["treatment"]
-    how += f", {entry['prior']}" if entry["prior"] and entry["treatment"] != "tied" else ""
+    if entry["prior"] and entry["treatment"] != "tied":
+        # The ranges of weak priors are in `as_dict()`: two long numbers a line would push the values off the page.
+        how += ", weak prior" if entry["prior"].startswith(_WEAK) else f", {entry['prior']}"
     return [entry["name"], _shown(entry["value"]), error, entry["unit"] or "", how]
 
 
@@ -624,8 +633,8 @@ def _at_other(nodes: Nodes, around: Gaussian, rule: Cubature) -> Nodes:
 def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float | None) -> Float[Array, ""]:
     """E[log p], or (1/α) log E[p^α]."""
     if power is None:
-        return nodes.weights @ jax.vmap(expected_at(likelihood, y, nodes))(nodes.points)
-    values = jax.vmap(powered_at(likelihood, y, nodes, power))(nodes.points)
+        return nodes.weights @ jax.vmap(expected_at(likelihood, y, nodes).value)(nodes.points)
+    values = jax.vmap(powered_at(likelihood, y, nodes, power).value)(nodes.points)
     return jax.scipy.special.logsumexp(values, b=nodes.weights) / power
 
 

@@ -4,7 +4,6 @@ Derivatives of expectations are expectations of derivatives (Bonnet's and Price'
 ∇ₘ E[h] = E[∇h], ∇²ₘ E[h] = E[∇²h], ∇_C E[h] = ½ E[∇²h].
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -15,21 +14,7 @@ from ..cubature import Cubature, is_point
 from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood, row_axes, row_expected_log_prob, row_log_expected_power
 from ..linalg import outer, small_solve_lower_transposed, symmetrise
-from .nodes import Nodes, expected_at, place_nodes, powered_at, tilted_moments_at
-
-
-class Derivatives(NamedTuple):
-    """A function of f with its gradient and Hessian."""
-
-    value: Float[Array, "*rows"]
-    gradient: Float[Array, "*rows D"]
-    hessian: Float[Array, "*rows D D"]
-
-
-def derivatives(function: Callable, f: Float[Array, " D"]) -> Derivatives:
-    """Value, gradient and Hessian at f, forward mode (D is small)."""
-    gradient = jax.jacfwd(function)
-    return Derivatives(function(f), gradient(f), jax.jacfwd(gradient)(f))
+from .nodes import Derivatives, Nodes, derivatives, expected_at, place_nodes, powered_at, tilted_moments_at
 
 
 def has_closed_form(likelihood: Likelihood) -> bool:
@@ -64,7 +49,7 @@ def expected_log_density(
             return derivatives(closed, gaussian.mean)
     nodes = place_nodes(likelihood, gaussian, cubature, density=False)
     at = expected_at(likelihood, y, nodes)
-    at_nodes = jax.vmap(lambda f: derivatives(at, f))(nodes.points)
+    at_nodes = jax.vmap(at.derivatives)(nodes.points)
     expected = jax.tree.map(lambda leaf: jnp.tensordot(nodes.weights, leaf, axes=1), at_nodes)
     if descent and not is_point(nodes.rule, nodes.standard.shape[1]):
         slopes = jnp.einsum("s,si,sj->ij", nodes.weights, at_nodes.gradient, nodes.standard)
@@ -149,7 +134,7 @@ def log_expected_density(
         if closed is not None:
             return closed
     nodes = place_nodes(likelihood, gaussian, cubature, density=True, fine=fine)
-    powered = jax.vmap(powered_at(likelihood, y, nodes, power))(nodes.points)
+    powered = jax.vmap(powered_at(likelihood, y, nodes, power).value)(nodes.points)
     return _log_normaliser(nodes.weights, powered)[0]
 
 
@@ -163,7 +148,7 @@ def tilted_expectations(
     """
     nodes = place_nodes(likelihood, gaussian, cubature, density=True)
     at = powered_at(likelihood, y, nodes, power)
-    at_nodes = jax.vmap(lambda f: derivatives(at, f))(nodes.points)
+    at_nodes = jax.vmap(at.derivatives)(nodes.points)
     log_z, tilted = _log_normaliser(nodes.weights, at_nodes.value)
     gradient = tilted @ at_nodes.gradient
     centred = at_nodes.gradient - gradient[None, :]

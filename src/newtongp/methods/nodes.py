@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -129,37 +130,87 @@ def _default(likelihood: Likelihood, dimension: int, density: bool) -> Cubature:
 # Functions of one point in the order (others, linear) --------------------------------------------
 
 
-def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> Callable:
+class Derivatives(NamedTuple):
+    """A function of f with its gradient and Hessian."""
+
+    value: Float[Array, "*rows"]
+    gradient: Float[Array, "*rows D"]
+    hessian: Float[Array, "*rows D D"]
+
+
+def derivatives(function: Callable, f: Float[Array, " D"]) -> Derivatives:
+    """Value, gradient and Hessian at f, forward mode (D is small)."""
+    gradient = jax.jacfwd(function)
+    return Derivatives(function(f), gradient(f), jax.jacfwd(gradient)(f))
+
+
+class Integrand(NamedTuple):
+    """What is summed over nodes, as a function of one of them: its value, and its value with derivatives."""
+
+    value: Callable[[Float[Array, " D"]], Float[Array, ""]]
+    derivatives: Callable[[Float[Array, " D"]], Derivatives]
+
+    @classmethod
+    def plain(cls, function: Callable) -> "Integrand":
+        """Any function of f."""
+        return cls(function, lambda f: derivatives(function, f))
+
+    @classmethod
+    def quadratic(cls, function: Callable, count: int) -> "Integrand":
+        """A function of g, the first `count` entries of f, that is quadratic in the rest.
+
+        It is given as `function(g, rest)`, which has to return the value with its gradient and Hessian in the rest:
+        then only g is left to differentiate in.
+        """
+
+        def with_derivatives(f):
+            g, rest = f[:count], f[count:]
+            value, slope, curvature = function(g, rest)
+            if count == 0:
+                return Derivatives(value, slope, curvature)
+            first, cross, _ = jax.jacfwd(function)(g, rest)
+            second = jax.jacfwd(jax.jacfwd(lambda g: function(g, rest)[0]))(g)
+            hessian = jnp.block([[second, cross.T], [cross, curvature]])
+            return Derivatives(value, jnp.concatenate([first, slope]), hessian)
+
+        return cls(lambda f: function(f[:count], f[count:])[0], with_derivatives)
+
+
+def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> Integrand:
     """E[log p(y | f)] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return lambda f: row_log_prob(likelihood, y, f)
+        return Integrand.plain(lambda f: row_log_prob(likelihood, y, f))
 
-    def at(f):
-        matrix, residual, noise = _linear_form(likelihood, y, nodes, f)
-        root = small_root(noise)
-        miss, spread = small_solve_lower(root, residual), small_solve_lower(root, matrix @ nodes.free_root)
-        log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
-        return -0.5 * (y.shape[0] * _LOG_2PI + log_det + miss @ miss + jnp.sum(spread**2))
+    def at(others, linear):
+        matrix, residual, noise = _linear_form(likelihood, y, others, linear)
+        fit, miss, log_det = _seen_through(noise, matrix, residual)
+        squares = miss @ miss + jnp.sum((fit @ nodes.free_root) ** 2)
+        return -0.5 * (y.shape[0] * _LOG_2PI + log_det + squares), fit.T @ miss, -fit.T @ fit
 
-    return at
+    return Integrand.quadratic(at, len(nodes.split.others))
 
 
-def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Callable:
+def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Integrand:
     """log E[p(y | f)^α] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return lambda f: power * row_log_prob(likelihood, y, f)
+        return Integrand.plain(lambda f: power * row_log_prob(likelihood, y, f))
 
-    def at(f):
-        matrix, residual, noise = _linear_form(likelihood, y, nodes, f)
+    def at(others, linear):
+        matrix, residual, noise = _linear_form(likelihood, y, others, linear)
         spread = matrix @ nodes.free_root
-        root = small_root(noise / power + spread @ spread.T)
-        miss = small_solve_lower(root, residual)
-        log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
+        fit, miss, log_det = _seen_through(noise / power + spread @ spread.T, matrix, residual)
         outputs = y.shape[0]
         scale = (1.0 - power) * (outputs * _LOG_2PI + small_log_det(noise)) - outputs * math.log(power)
-        return 0.5 * (scale - outputs * _LOG_2PI - log_det - miss @ miss)
+        return 0.5 * (scale - outputs * _LOG_2PI - log_det - miss @ miss), fit.T @ miss, -fit.T @ fit
 
-    return at
+    return Integrand.quadratic(at, len(nodes.split.others))
+
+
+def _seen_through(covariance: Float[Array, "P P"], matrix: Float[Array, "P K"], residual: Float[Array, " P"]):
+    """A matrix and a residual in units of a covariance's root, and the covariance's log determinant."""
+    root = small_root(covariance)
+    log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
+    return small_solve_lower(root, matrix), small_solve_lower(root, residual), log_det
 
 
 def tilted_moments_at(
@@ -167,8 +218,10 @@ def tilted_moments_at(
 ) -> Callable[[Float[Array, " D"]], tuple[Float[Array, " K"], Float[Array, "K K"]]]:
     """Mean and covariance of the linear latents' part of z at one node, under the density to the power."""
 
+    count = len(nodes.split.others)
+
     def at(f):
-        matrix, residual, noise = _linear_form(likelihood, y, nodes, f)
+        matrix, residual, noise = _linear_form(likelihood, y, f[:count], f[count:])
         spread = matrix @ nodes.free_root
         root = small_root(noise / power + spread @ spread.T)
         gain = small_solve_lower(root, spread)
@@ -177,7 +230,6 @@ def tilted_moments_at(
     return at
 
 
-def _linear_form(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, f: Float[Array, " D"]):
-    count = len(nodes.split.others)
-    matrix, offset, noise = (jnp.asarray(part) for part in likelihood.linear_form(f[:count]))
-    return matrix, y - offset - matrix @ f[count:], noise
+def _linear_form(likelihood: Likelihood, y: Float[Array, " P"], others: Float[Array, " G"], linear: Float[Array, " K"]):
+    matrix, offset, noise = (jnp.asarray(part) for part in likelihood.linear_form(others))
+    return matrix, y - offset - matrix @ linear, noise
