@@ -17,9 +17,9 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process import kernels as scikit
 
 import newtongp as ng
-from newtongp import objective, parameters
+from newtongp import parameters
 from newtongp.choices import check_choices
-from newtongp.fitting import fit
+from newtongp.fitting import fit, objective, whole
 from newtongp.parameters import choose
 from newtongp.precision import in_double
 from newtongp.problem import Setup
@@ -340,9 +340,9 @@ import numpy as np
 import newtongp as ng
 x = np.linspace(0.0, 10.0, 40)
 y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(x)))
-import newtongp.fitting as fitting
-fitting._Keeper.EVERY = 0.0
-before = fitting._Evaluator._evaluate
+from newtongp.fitting import checkpoint, whole
+checkpoint.Checkpoint.EVERY = 0.0
+before = whole._Evaluator._evaluate
 def slowly(self, free):
     found = before(self, free)
     print(len(self.record), flush=True)
@@ -350,7 +350,7 @@ def slowly(self, free):
         import time
         time.sleep(100.0)
     return found
-fitting._Evaluator._evaluate = slowly
+whole._Evaluator._evaluate = slowly
 result = ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), x, y, checkpoint=sys.argv[1])
 print("energy", repr(result.energy), result.evaluations)
 """
@@ -387,9 +387,7 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
 
 def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
     x, y = data()
-    from newtongp import fitting
-
-    before, evaluations = fitting._Evaluator._evaluate, []
+    before, evaluations = whole._Evaluator._evaluate, []
 
     def interrupted(self, free):
         evaluations.append(free)
@@ -397,7 +395,7 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
             raise KeyboardInterrupt
         return before(self, free)
 
-    monkeypatch.setattr(fitting._Evaluator, "_evaluate", interrupted)
+    monkeypatch.setattr(whole._Evaluator, "_evaluate", interrupted)
     with pytest.warns(ng.ConvergenceWarning, match="interrupted"):
         result = fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson()), x, y)
     assert result.status is ng.Status.INTERRUPTED and np.isfinite(result.energy)

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp import fitting_batches, kernels, minibatch, objective
-from newtongp.fitting_batches import is_level
+from newtongp import kernels, minibatch
+from newtongp.fitting import batch, batches, checkpoint, coordinates, objective
+from newtongp.fitting.batches import is_level
 from newtongp.precision import in_double
 from newtongp.problem import Setup
 from newtongp.steps import Backtracking
@@ -57,7 +58,7 @@ def test_batches_learn_what_all_rows_do():
 @in_double
 def gradients(method, values):
     """By a batch of all rows at the fixed point of inference, and as `fit` without batches has it."""
-    start = fitting_batches._read(model(), X, Y, None, True, np.random.default_rng(0))
+    start = batches._read(model(), X, Y, None, True, np.random.default_rng(0))
     slots = start.space.slots
     free = start.space.free_of([np.asarray(value) for value in values])
     setup = Setup(start.model, X, Y)
@@ -65,12 +66,12 @@ def gradients(method, values):
     wanted = objective.evaluate(
         slots, objective.Template.of(setup), free, method, Backtracking(), sites, jnp.nan, 200, 1e-11
     )
-    constants = fitting_batches._Learner(start, method, None, N, 0.05, 0)._constants(free)
+    constants = batches._Learner(start, method, None, N, 0.05, 0)._constants(free)
     rows = jax.device_put(minibatch.on_devices(next(start.rows.batches(N)), start.model.likelihood, None))
-    shared, here, coordinates = fitting_batches._at(slots, constants, rows, jnp.asarray(free))
+    shared, here, places = batch.at(slots, constants, rows, jnp.asarray(free))
     features, _, mean = minibatch.look_up(shared, here)
-    kept = coordinates.product_of_z(minibatch._product_of(features, mean, wanted.report.sites))
-    parts, found = fitting_batches.energy_and_gradient(slots, constants, rows, jnp.asarray(free), kept, 1.0)
+    kept = places.product_of_z(minibatch._product_of(features, mean, wanted.report.sites))
+    parts, found = batch.energy_and_gradient(slots, constants, rows, jnp.asarray(free), kept, 1.0)
     return np.asarray(found), np.asarray(wanted.gradient), float(sum(parts)), float(wanted.report.energy)
 
 
@@ -88,15 +89,15 @@ def test_the_roots_of_a_matrix_follow_it():
     matrix = np.exp(-np.abs(place[:, None] - place[None, :]))
     move = 0.1 * np.cos(place[:, None] + place[None, :]) * (1.0 - np.eye(6))
     for start in (matrix, np.eye(6)):
-        _, slopes = jax.jvp(fitting_batches._roots, (jnp.asarray(start),), (jnp.asarray(move),))
-        above, below = (fitting_batches._roots(jnp.asarray(start + step * move)) for step in (1e-5, -1e-5))
+        _, slopes = jax.jvp(coordinates.roots, (jnp.asarray(start),), (jnp.asarray(move),))
+        above, below = (coordinates.roots(jnp.asarray(start + step * move)) for step in (1e-5, -1e-5))
         for slope, up, down in zip(slopes, above, below, strict=True):
             np.testing.assert_allclose(slope, (up - down) / 2e-5, atol=1e-7)
     singular = np.kron(matrix[:3, :3], np.ones((2, 2)))
-    inverse_root, root, inverse_of_root = fitting_batches._roots(jnp.asarray(singular))
+    inverse_root, root, inverse_of_root = coordinates.roots(jnp.asarray(singular))
     np.testing.assert_allclose(inverse_root @ singular @ inverse_root @ singular, singular, atol=1e-9)
     np.testing.assert_allclose(root @ inverse_of_root, np.eye(6), atol=1e-10)
-    np.testing.assert_allclose(root @ root, singular + fitting_batches._SMALL * np.eye(6), atol=1e-9)
+    np.testing.assert_allclose(root @ root, singular + coordinates.SMALL * np.eye(6), atol=1e-9)
 
 
 def test_noise_does_not_pass_for_progress_nor_progress_for_noise():
@@ -131,7 +132,7 @@ class Interrupted:
 
 
 def test_a_killed_run_is_resumed_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(fitting_batches._Keeper, "EVERY", 0.0)
+    monkeypatch.setattr(checkpoint.Checkpoint, "EVERY", 0.0)
     path, on_disk = tmp_path / "fit.ngp", Interrupted(None, 1000)
     wanted = learn(on_disk, max_steps=4)
     reads = 1000 - on_disk.left

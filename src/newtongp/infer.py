@@ -294,7 +294,7 @@ def _infer(problem: Problem, method, step: Step, sites: Sites, capacity: int, un
 
 
 @in_double
-def _posterior(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
+def posterior_of(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
     """q(f) with all that prediction needs."""
     return to_host(_condition(prior, workspace, sites))
 
@@ -430,7 +430,7 @@ class Run:
             sites=self.order.rows(to_host(report.sites)),
             marginals=self.order.rows(to_host(report.marginals)),
             site_marginals=self.order.rows(to_host(report.site_marginals)),
-            condition=functools.partial(_posterior, self.model.prior, self.problem.workspace, report.sites),
+            condition=functools.partial(posterior_of, self.model.prior, self.problem.workspace, report.sites),
         )
 
 
@@ -531,7 +531,7 @@ class State:
         self.status = Status(int(loop.status))
         sites = to_host(point.sites)
         self.sites = run.order.rows(sites)
-        self._condition = functools.partial(_posterior, run.model.prior, run.problem.workspace, sites)
+        self._condition = functools.partial(posterior_of, run.model.prior, run.problem.workspace, sites)
 
     @functools.cached_property
     def posterior(self) -> Any:

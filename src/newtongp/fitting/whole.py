@@ -7,103 +7,38 @@ gone through again from its record, without computing anything, until the record
 """
 
 import contextlib
-import hashlib
 import time
-import warnings
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
+from ..choices import check_choices
+from ..data import read_inputs
+from ..fitted import FitResult
+from ..gaussian import Sites
+from ..guesses import guess, scales_of
+from ..infer import MOST_STEPS, START_PRECISIONS, Run
+from ..model import Model
+from ..parameters import choose, with_values
+from ..precision import in_double, parameter, to_host
+from ..predict import as_key
+from ..priors.by_name import for_columns
+from ..priors.sparse import SparseGP
+from ..problem import Setup
+from ..results import Status
 from . import objective
-from .choices import check_choices
-from .data import read_inputs
-from .fitted import FitResult, tied_names
-from .gaussian import Sites
-from .guesses import guess, plausible, scales_of, unit_of
-from .infer import MOST_STEPS, START_PRECISIONS, Run
-from .linalg import eigen_given
-from .model import Model
-from .parameters import Learned, Slot, choose, values_of, with_values
-from .precision import in_double, parameter, to_host
-from .predict import as_key
-from .priors.by_name import for_columns
-from .priors.sparse import SparseGP
-from .problem import Setup
-from .results import ConvergenceWarning, InferenceError, Status
+from .checkpoint import Checkpoint, fingerprint
+from .errors import curvature, standard_errors
+from .space import Space, report_failure
 
 _INNER_TOLERANCE = 1e-7
-_LARGEST_FREE = 60.0
-"""Free numbers do not go further than this from zero or from their start, wherever that is."""
-_RATIOS = (0.15, 0.5, 2.0, 6.0)
-"""Lengthscales to look at before the search, in units of the first guess."""
 
 
 class _Enough(Exception):
     """The search is over for a reason of its own."""
-
-
-class _Space:
-    """The free numbers of all that is learned, with their bounds and the prior densities of their values."""
-
-    def __init__(self, learned: list[Learned], priors: list[Any], units: list[Any]):
-        self.learned = learned
-        self.slots: tuple[Slot, ...] = tuple(each.slot for each in learned)
-        self.priors = priors
-        self.size = sum(slot.size for slot in self.slots)
-        parts = [np.zeros(slot.size) + np.ravel(unit) for slot, unit in zip(self.slots, units, strict=True)]
-        self.units = np.concatenate(parts) if parts else np.zeros(0)
-
-    def free_of(self, values: list[np.ndarray]) -> np.ndarray:
-        """Values as free numbers."""
-        parts = [slot.constraint.to_free(value) for slot, value in zip(self.slots, values, strict=True)]
-        return np.concatenate(parts) if parts else np.zeros(0)
-
-    @in_double
-    def values_at(self, free: np.ndarray) -> list[np.ndarray]:
-        """Free numbers as values."""
-        return [np.asarray(value) for value in values_of(self.slots, jnp.asarray(free))]
-
-    def bounds(self, start: np.ndarray) -> list[tuple[float, float]]:
-        """The least and largest free numbers."""
-        found, begin = [], 0
-        for each in self.learned:
-            size, constraint = each.slot.size, each.slot.constraint
-            here = start[begin : begin + size]
-            margin = _LARGEST_FREE if constraint.is_positive else np.inf
-            low, high = here - margin, here + margin
-            if each.lower is not None:
-                low = np.maximum(low, _finite(constraint.to_free(each.lower), -np.inf))
-            if each.upper is not None:
-                high = np.minimum(high, _finite(constraint.to_free(each.upper), np.inf))
-            found += list(zip(low.tolist(), high.tolist(), strict=True))
-            begin += size
-        return found
-
-    @in_double
-    def penalty(self, free: np.ndarray) -> tuple[float, np.ndarray]:
-        """Minus the log of the prior density of the values, and its gradient in the free numbers."""
-        if not any(prior is not None for prior in self.priors):
-            return 0.0, np.zeros(self.size)
-        value, slope = _negative_log_prior(jnp.asarray(free), self.priors, self.slots)
-        return float(value), np.asarray(slope)
-
-
-@eqx.filter_jit
-@jax.value_and_grad
-def _negative_log_prior(free, priors: list[Any], slots: tuple[Slot, ...]):
-    values = values_of(slots, free)
-    terms = [jnp.sum(prior(value)) for prior, value in zip(priors, values, strict=True) if prior is not None]
-    return -jnp.sum(jnp.stack(terms))
-
-
-def _finite(values: np.ndarray, otherwise: float) -> np.ndarray:
-    return np.where(np.isfinite(values), values, otherwise)
 
 
 class _Entry(NamedTuple):
@@ -119,7 +54,7 @@ class _Entry(NamedTuple):
 class _Evaluator:
     """Energies and gradients, one after the other, each from the sites of the last; and the record of them all."""
 
-    def __init__(self, setup: Setup, method: Any, step: Any, space: _Space, max_steps: int, keeper: Any, tell: Any):
+    def __init__(self, setup: Setup, method: Any, step: Any, space: Space, max_steps: int, keeper: Any, tell: Any):
         self.setup, self.method, self.step, self.space = setup, method, step, space
         self.template = objective.Template.of(setup)
         self.max_steps = max_steps
@@ -153,8 +88,8 @@ class _Evaluator:
             entry = self.replay[number]
             if not np.array_equal(entry.free, free):
                 raise ValueError(
-                    f"checkpoint {str(self.keeper.path)!r} is of another fit: its evaluation {number} was elsewhere. "
-                    "Give the same model, data and options as before, or another file"
+                    f"checkpoint {str(self.keeper.file.path)!r} is of another fit: its evaluation {number} was "
+                    "elsewhere. Give the same model, data and options as before, or another file"
                 )
             self.record.append(entry)
             return entry
@@ -310,7 +245,7 @@ def fit(
         raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
     tol = float(parameter(tol, "tol", lower=0.0))
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
-        from .fitting_batches import fit_in_batches
+        from .batches import fit_in_batches
 
         return fit_in_batches(
             model,
@@ -333,29 +268,22 @@ def fit(
         )
     method, step = check_choices(model, method, step)
     setup = _set_up(model, x, y)
-    learned = choose(setup.model, parameters)
-    scales = scales_of(setup.model, setup.data)
-    guessed = guess(setup.model, scales, learned)
-    priors = [
-        each.prior if each.prior is not None or not weak_priors else plausible(setup.model, scales, each, start)
-        for each, start in zip(learned, guessed, strict=True)
-    ]
-    space = _Space(learned, priors, [unit_of(setup.model, scales, each) for each in learned])
+    space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
     keeper = None if checkpoint is None else _Keeper(checkpoint, setup, method, space)
     started = time.perf_counter()
     with _progress(progress) as tell:
         evaluator = _Evaluator(setup, method, step, space, int(inference_steps), keeper, tell)
-        searches, trace, interrupted, curvature = [], [], False, None
+        searches, trace, interrupted, bend = [], [], False, None
         try:
-            for start in _starts(evaluator, guessed, int(restarts), key):
+            for start in _starts(evaluator, int(restarts), key):
                 searches.append(_search(evaluator, start, int(max_steps), tol, trace))
             if standard_errors and searches:
-                curvature = _curvature(evaluator, min(searches, key=_total).free)
+                bend = curvature(evaluator, min(searches, key=_total).free, space.units)
         except KeyboardInterrupt:
             interrupted = True
     if keeper is not None:
         keeper.write(evaluator.record, evaluator.sites, now=True)
-    return _finish(evaluator, searches, trace, interrupted, curvature, started, throw)
+    return _finish(evaluator, searches, trace, interrupted, bend, started, throw)
 
 
 def _check_counts(**counts: tuple[Any, int]) -> None:
@@ -383,55 +311,23 @@ def _total(search: _Search) -> float:
     return search.total
 
 
-def _starts(evaluator: _Evaluator, guessed: list[np.ndarray], restarts: int, key: Any) -> Iterator[np.ndarray]:
+def _starts(evaluator: _Evaluator, restarts: int, key: Any) -> Iterator[np.ndarray]:
     """Where to search from: the best of a first look, then random places."""
     space = evaluator.space
-    middle = space.free_of(guessed)
     if space.size == 0:
-        evaluator(middle)
+        evaluator(space.middle)
         return
-    for free in (space.free_of([each.start for each in space.learned]), middle):
+    for free in space.starts():
         evaluator(free)
-    for ratio in _RATIOS:
-        moved = [
-            _kept_inside(value * ratio, each) if each.unit == "x" and not each.given_start else value
-            for each, value in zip(space.learned, guessed, strict=True)
-        ]
-        evaluator(space.free_of(moved))
-    yield middle if evaluator.best is None else evaluator.best[1]
+    yield space.middle if evaluator.best is None else evaluator.best[1]
     keys = jax.random.split(as_key(key), max(1, restarts))
-    low, high = np.asarray(space.bounds(middle)).T
+    low, high = np.asarray(space.bounds(space.middle)).T
     for number in range(restarts):
         noise = np.asarray(jax.random.normal(keys[number], (space.size,)))
-        yield np.clip(middle + 1.5 * noise * space.units, low, high)
+        yield np.clip(space.middle + 1.5 * noise * space.units, low, high)
 
 
-def _kept_inside(value: np.ndarray, each: Learned) -> np.ndarray:
-    low = -np.inf if each.lower is None else each.lower
-    high = np.inf if each.upper is None else each.upper
-    return np.clip(value, low, high)
-
-
-_MOST_CURVATURES = 40
-_DIFFERENCE = 1e-3
-
-
-def _curvature(evaluator: _Evaluator, free: np.ndarray) -> np.ndarray | None:
-    """The second derivatives of the energy in the free numbers, from differences of gradients; None for many."""
-    size = free.shape[0]
-    if size == 0 or size > _MOST_CURVATURES:
-        return None
-    rows = []
-    for move in np.diag(_DIFFERENCE * evaluator.space.units):
-        (above, up), (below, down) = evaluator(free + move), evaluator(free - move)
-        if not (np.isfinite(above) and np.isfinite(below)):
-            return None
-        rows.append((up - down) / (2.0 * np.max(move)))
-    matrix = np.stack(rows)
-    return 0.5 * (matrix + matrix.T)
-
-
-def _finish(evaluator, searches, trace, interrupted, curvature, started, throw) -> FitResult:
+def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> FitResult:
     """Infer with what was learned, and put everything together."""
     space, setup = evaluator.space, evaluator.setup
     if evaluator.best is None:
@@ -446,122 +342,47 @@ def _finish(evaluator, searches, trace, interrupted, curvature, started, throw) 
     else:
         status = Status.CONVERGED if space.size == 0 else Status.MAX_STEPS
     status = Status.INTERRUPTED if interrupted else status
-    values = space.values_at(free)
-    model = with_values(space.slots, setup.model, values)
+    model = with_values(space.slots, setup.model, space.values_at(free))
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, _INNER_TOLERANCE)
     result = run.result(evaluator.report_at(free, sites))
-    found = FitResult(
-        result,
-        status=status,
-        learned={slot.name: value for slot, value in zip(space.slots, values, strict=True)},
-        priors={slot.name: prior for slot, prior in zip(space.slots, space.priors, strict=True) if prior is not None},
-        standard_errors=_standard_errors(space, free, curvature),
-        at_bound=_at_bound(space, free),
-        penalty=space.penalty(free)[0],
-        fit_history=np.asarray(trace),
-        evaluations=len(evaluator.record),
-        seconds=time.perf_counter() - started,
-        tied=tied_names(space.slots, model),
-    )
-    if result.status.failed and throw:
-        raise InferenceError(found)
-    if not status.ok and throw:
-        warnings.warn(f"{status.name.lower()}: {status.sentence}", ConvergenceWarning, stacklevel=4)
+    errors = standard_errors(space, free, bend)
+    found = space.finish(free, result, status, trace, len(evaluator.record), started, errors)
+    report_failure(found, throw, stacklevel=4)
     return found
-
-
-def _standard_errors(space: _Space, free: np.ndarray, curvature: np.ndarray | None) -> dict[str, np.ndarray]:
-    """Of every value, by the curvature of the energy; infinite where it has none."""
-    if curvature is None or not np.all(np.isfinite(curvature)):
-        return {}
-    sizes, directions = eigen_given(curvature)
-    flat = sizes <= 1e-6 * max(1.0, float(np.max(sizes)))
-    spread = directions * np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, sizes)))
-    loose = np.sum(directions[:, flat] ** 2, axis=1) > 1e-6
-    found, begin = {}, 0
-    for slot in space.slots:
-        part = slice(begin, begin + slot.size)
-        slope = _slope_of(slot, free[part])
-        error = np.sqrt(np.sum((slope @ spread[part]) ** 2, axis=1))
-        undetermined = np.any((slope != 0.0) & loose[part][None, :], axis=1)
-        found[slot.name] = np.where(undetermined, np.inf, error).reshape(slot.shape)
-        begin += slot.size
-    return found
-
-
-@in_double
-def _slope_of(slot: Slot, free: np.ndarray) -> np.ndarray:
-    """The derivative of a slot's value, flat, in its free numbers."""
-    return np.asarray(jax.jacobian(lambda f: jnp.ravel(slot.constraint.from_free(f, slot.shape)))(jnp.asarray(free)))
-
-
-def _at_bound(space: _Space, free: np.ndarray) -> list[str]:
-    """The names of what ended at a bound that was set."""
-    names, begin = [], 0
-    for each in space.learned:
-        here = free[begin : begin + each.slot.size]
-        for bound in (each.lower, each.upper):
-            if bound is not None and np.any(np.abs(each.slot.constraint.to_free(bound) - here) < 1e-6):
-                names.append(each.slot.name)
-        begin += each.slot.size
-    return list(dict.fromkeys(names))
 
 
 class _Keeper:
-    """A file with the record of all evaluations and the last sites, to resume from."""
+    """A checkpoint with the record of all evaluations and the last sites."""
 
-    KIND = "newtongp fit checkpoint"
-    EVERY = 2.0
-    """Seconds between two writings, at least."""
-
-    def __init__(self, path: Any, setup: Setup, method: Any, space: _Space):
-        self.path = Path(path)
-        self.mark = _fingerprint(setup, method, space)
-        self.written = -np.inf
+    def __init__(self, path: Any, setup: Setup, method: Any, space: Space):
+        data = setup.data
+        mark = fingerprint((setup.model, method), (data.x, data.y, data.observed), space.slots)
+        self.file = Checkpoint(path, "newtongp fit checkpoint", mark)
 
     def read(self) -> tuple[list[_Entry], Sites | None]:
         """What an earlier run has left; nothing if there was none."""
-        if not self.path.exists():
+        kept = self.file.read()
+        if kept is None:
             return [], None
-        from .storage import read_file
-
-        kept = read_file(self.path, self.KIND)
-        if kept.get("mark") != self.mark:
-            raise ValueError(
-                f"checkpoint {str(self.path)!r} is of another fit: give the same model, data and options as before, or "
-                "another file"
-            )
         rows = zip(kept["free"], kept["energy"], kept["gradient"], kept["status"], kept["steps"], strict=True)
         entries = [_Entry(free, float(e), slope, int(status), int(steps)) for free, e, slope, status, steps in rows]
         return entries, Sites(kept["linear"], kept["precision"])
 
     def write(self, record: list[_Entry], sites: Sites, now: bool = False) -> None:
         """Replace the file by what is known by now."""
-        if not record or (not now and time.monotonic() - self.written < self.EVERY):
+        if not record or not (now or self.file.due):
             return
-        from .storage import write_file
-
-        payload = {
-            "mark": self.mark,
-            "free": np.stack([entry.free for entry in record]),
-            "energy": np.array([entry.energy for entry in record]),
-            "gradient": np.stack([entry.gradient for entry in record]),
-            "status": np.array([entry.status for entry in record]),
-            "steps": np.array([entry.steps for entry in record]),
-            "linear": np.asarray(sites.linear),
-            "precision": np.asarray(sites.precision),
-        }
-        write_file(self.path, self.KIND, payload)
-        self.written = time.monotonic()
-
-
-def _fingerprint(setup: Setup, method: Any, space: _Space) -> str:
-    """A text that differs for other data, models and methods."""
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves((setup.model, setup.data.x, setup.data.y, setup.data.observed, method)):
-        digest.update(np.ascontiguousarray(leaf).tobytes())
-    digest.update(repr((jax.tree.structure((setup.model, method)), space.slots)).encode())
-    return digest.hexdigest()
+        self.file.write(
+            {
+                "free": np.stack([entry.free for entry in record]),
+                "energy": np.array([entry.energy for entry in record]),
+                "gradient": np.stack([entry.gradient for entry in record]),
+                "status": np.array([entry.status for entry in record]),
+                "steps": np.array([entry.steps for entry in record]),
+                "linear": np.asarray(sites.linear),
+                "precision": np.asarray(sites.precision),
+            }
+        )
 
 
 @contextlib.contextmanager

@@ -16,21 +16,36 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .choices import local_rule
-from .compilation import compiled
-from .gaussian import Sites
-from .infer import Report, converge, look, propose_rows, total_energy
-from .likelihoods.base import Likelihood, over_rows
-from .likelihoods.partial import PartlyObserved
-from .linalg import solve_by_products
-from .methods.curvature import QuasiNewton
-from .methods.energy import row_energy
-from .methods.presets import FirstOrderVI
-from .model import Model
-from .parameters import Slot, values_of, with_values
-from .problem import Problem, Setup
-from .results import Status
-from .steps import Step
+from ..choices import local_rule
+from ..compilation import compiled
+from ..gaussian import Sites
+from ..infer import Report, converge, look, propose_rows, total_energy
+from ..likelihoods.base import Likelihood, over_rows
+from ..likelihoods.partial import PartlyObserved
+from ..linalg import solve_by_products
+from ..methods.curvature import QuasiNewton
+from ..methods.energy import row_energy
+from ..methods.presets import FirstOrderVI
+from ..parameters import Slot, values_of, with_values
+from ..problem import Problem, Setup
+from ..results import Status
+from ..steps import Step
+
+
+class _Holder(eqx.Module):
+    """What has the paths of a model, and no checks."""
+
+    prior: Any
+    likelihood: Any
+
+
+def replaced(slots: tuple[Slot, ...], prior: Any, likelihood: Likelihood, free: Float[Array, " K"]) -> tuple[Any, Any]:
+    """A prior and a likelihood (of rows that may be partly observed) with these hyperparameters."""
+    bare = likelihood.whole if isinstance(likelihood, PartlyObserved) else likelihood
+    holder = with_values(slots, _Holder(prior, bare), values_of(slots, free))
+    if isinstance(likelihood, PartlyObserved):
+        return holder.prior, eqx.tree_at(lambda outer: outer.whole, likelihood, holder.likelihood)
+    return holder.prior, holder.likelihood
 
 
 class Template(eqx.Module):
@@ -50,21 +65,8 @@ class Template(eqx.Module):
 
     def at(self, slots: tuple[Slot, ...], free: Float[Array, " K"]) -> Problem:
         """The problem with these hyperparameters."""
-        likelihood = self.likelihood
-        bare = likelihood.whole if isinstance(likelihood, PartlyObserved) else likelihood
-        holder = with_values(slots, _Holder(self.prior, bare), values_of(slots, free))
-        whole = holder.likelihood
-        if isinstance(likelihood, PartlyObserved):
-            whole = eqx.tree_at(lambda outer: outer.whole, likelihood, holder.likelihood)
-        inputs = holder.prior.inputs_with(self.inputs)
-        return Problem(holder.prior.prepare(inputs), whole, self.y, self.observed)
-
-
-class _Holder(eqx.Module):
-    """What has the paths of a model, and no checks."""
-
-    prior: Any
-    likelihood: Any
+        prior, likelihood = replaced(slots, self.prior, self.likelihood, free)
+        return Problem(prior.prepare(prior.inputs_with(self.inputs)), likelihood, self.y, self.observed)
 
 
 class Evaluation(eqx.Module):
@@ -163,8 +165,3 @@ def _with_sites(slots, template: Template, free, method, point) -> Float[Array, 
     weights = solve_by_products(minus_carried, slope, _MOST_ITERATIONS)
     gradient, _ = pull_back((one, weights))
     return gradient
-
-
-def model_with(model: Model, slots: tuple[Slot, ...], values: Any) -> Model:
-    """The model with these values of what was learned."""
-    return with_values(slots, model, values)

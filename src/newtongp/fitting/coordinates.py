@@ -1,0 +1,125 @@
+"""Coordinates of what is known of f that stay in place while hyperparameters change."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .. import linalg
+from ..kernels import gram, latent_kernels
+from ..minibatch import Product
+from ..priors.sparse import Projection, SparseGP
+
+SMALL = 1e-3
+"""The ε below which eigenvalues of a correlation matrix count as small."""
+
+
+class Coordinates(eqx.Module):
+    """Between whitened values v and z = μ(Z) + S (C + ε)^(½) v, for K(Z, Z) = SCS with C of unit diagonal.
+
+    u = μ(Z) + S C^(½) v: where C is not small, z is u, of which data speak whatever the hyperparameters are. Where it
+    is, u would be magnified out of all proportion on the way to v, and z is v in other units.
+    """
+
+    means: Float[Array, "D M"]
+    to_z: Float[Array, "D M M"]
+    to_v: Float[Array, "D M M"]
+
+    def product_of_v(self, product: Product) -> Product:
+        """A product as a function of z → as one of v."""
+        return _substituted(_moved(product, -self.means), self.to_z)
+
+    def product_of_z(self, product: Product) -> Product:
+        """A product as a function of v → as one of z."""
+        return _moved(_substituted(product, self.to_v), self.means)
+
+
+def _moved(product: Product, by: Float[Array, "D M"]) -> Product:
+    """A product of something, as a function of that plus a constant."""
+    return Product(product.linear + (product.precision @ by.reshape(-1)).reshape(by.shape), product.precision)
+
+
+def _substituted(product: Product, matrices: Float[Array, "D M M"]) -> Product:
+    """A product of the matrices times something, as a function of that."""
+    latents, size = product.linear.shape
+    linear = jnp.einsum("dai,da->di", matrices, product.linear)
+    precision = product.precision.reshape(latents, size, latents, size)
+    precision = jnp.einsum("dai,daej->diej", matrices, jnp.einsum("daeb,ebj->daej", precision, matrices))
+    return Product(linear, linalg.symmetrise(precision.reshape(latents * size, latents * size)))
+
+
+def whitened(prior: SparseGP) -> tuple[Projection, Coordinates]:
+    """The projection on the inducing inputs, and the coordinates that go with it."""
+    inducing = prior.inducing_for(None)
+    size = max(each.shape[0] for each in inducing)
+    whitening, columns = [], []
+    for latent, (kernel, inputs) in enumerate(zip(latent_kernels(prior.kernel), inducing, strict=True)):
+        matrix = gram(kernel, inputs, inputs)
+        squares = jnp.diagonal(matrix)
+        scales = jnp.sqrt(jnp.where(squares > 0.0, squares, 1.0))
+        inverse = jnp.where(squares > 0.0, 1.0 / scales, 0.0)
+        inverse_root, root, inverse_of_root = roots(inverse[:, None] * matrix * inverse[None, :])
+        whitening.append(inverse_root * inverse[None, :])
+        # Latents with fewer inducing inputs get zeros, as they do in their features.
+        rest = (0, size - inputs.shape[0])
+        columns.append(
+            (
+                jnp.pad(prior.mean.means(inputs)[:, latent], rest),
+                jnp.pad(scales[:, None] * root, (rest, rest)),
+                jnp.pad(inverse_of_root / scales[None, :], (rest, rest)),
+            )
+        )
+    return Projection(inducing, tuple(whitening)), Coordinates(*map(jnp.stack, zip(*columns, strict=True)))
+
+
+@jax.custom_jvp
+def roots(matrix: Float[Array, "M M"]) -> tuple[Any, Any, Any]:
+    """C^(−½), (C + ε)^(½) and (C + ε)^(−½), the first zero in directions in which C is no more than rounding."""
+    weights, vectors = _spectrum(matrix)
+    return _of_eigenvalues(weights, vectors)
+
+
+def _spectrum(matrix: Float[Array, "M M"]) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
+    """One over the roots of the eigenvalues, and the eigenvectors, one a row; zero for those that are left out."""
+    rows = linalg.whitening(matrix)
+    weights = jnp.sqrt(jnp.sum(rows**2, axis=1))
+    return weights, rows / jnp.where(weights > 0.0, weights, 1.0)[:, None]
+
+
+def _widened_roots(weights: Float[Array, " M"]) -> Float[Array, " M"]:
+    """√(λ + ε)."""
+    kept = weights > 0.0
+    return jnp.sqrt(jnp.where(kept, 1.0 / jnp.where(kept, weights, 1.0) ** 2, 0.0) + SMALL)
+
+
+def _of_eigenvalues(weights: Float[Array, " M"], vectors: Float[Array, "M M"]) -> tuple[Any, Any, Any]:
+    roots, small = _widened_roots(weights), jnp.sqrt(SMALL)
+    identity = jnp.eye(weights.shape[0])
+    return (
+        vectors.T @ (weights[:, None] * vectors),
+        small * identity + vectors.T @ ((roots - small)[:, None] * vectors),
+        identity / small + vectors.T @ ((1.0 / roots - 1.0 / small)[:, None] * vectors),
+    )
+
+
+@roots.defjvp
+def _roots_jvp(primals, tangents):
+    # Divided differences of functions of λ: no eigenvalue is subtracted from another, so they may be equal.
+    (matrix,), (change,) = primals, tangents
+    weights, vectors = _spectrum(matrix)
+    inner = vectors @ change @ vectors.T
+
+    def moved(ratios):
+        return vectors.T @ (ratios * inner) @ vectors
+
+    sums, products = weights[:, None] + weights[None, :], weights[:, None] * weights[None, :]
+    roots = _widened_roots(weights)
+    of_roots = 1.0 / (roots[:, None] + roots[None, :])
+    slopes = (
+        moved(-(products**2) / jnp.where(sums > 0.0, sums, 1.0)),
+        moved(of_roots),
+        moved(-of_roots / (roots[:, None] * roots[None, :])),
+    )
+    return _of_eigenvalues(weights, vectors), slopes

@@ -1,0 +1,161 @@
+"""What is learned, as one vector of free numbers: their bounds, units and priors, and where to begin.
+
+`fit` searches among free numbers (`constraints.py`), with all rows or in batches: both begin and end here.
+"""
+
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..fitted import FitResult, tied_names
+from ..guesses import Scales, guess, plausible, unit_of
+from ..model import Model
+from ..parameters import Learned, Slot, choose, values_of
+from ..precision import in_double
+from ..results import ConvergenceWarning, InferenceError, Result, Status
+
+_LARGEST_FREE = 60.0
+"""Free numbers do not go further than this from zero or from their start, wherever that is."""
+_RATIOS = (0.15, 0.5, 2.0, 6.0)
+"""Lengthscales to look at before the search, in units of the first guess."""
+
+
+class Space:
+    """The free numbers of all that is learned, with their bounds and the prior densities of their values."""
+
+    def __init__(self, model: Model, scales: Scales, wishes: Mapping[str, Any] | None, weak_priors: bool):
+        self.learned = learned = choose(model, wishes)
+        self.guessed = guess(model, scales, learned)
+        """Values made from the data."""
+        self.priors = [
+            each.prior if each.prior is not None or not weak_priors else plausible(model, scales, each, start)
+            for each, start in zip(learned, self.guessed, strict=True)
+        ]
+        self.slots: tuple[Slot, ...] = tuple(each.slot for each in learned)
+        self.size = sum(slot.size for slot in self.slots)
+        parts = [
+            np.zeros(slot.size) + np.ravel(unit_of(model, scales, each))
+            for slot, each in zip(self.slots, learned, strict=True)
+        ]
+        self.units = np.concatenate(parts) if parts else np.zeros(0)
+
+    def free_of(self, values: list[np.ndarray]) -> np.ndarray:
+        """Values as free numbers."""
+        parts = [slot.constraint.to_free(value) for slot, value in zip(self.slots, values, strict=True)]
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    @in_double
+    def values_at(self, free: np.ndarray) -> list[np.ndarray]:
+        """Free numbers as values."""
+        return [np.asarray(value) for value in values_of(self.slots, jnp.asarray(free))]
+
+    def bounds(self, start: np.ndarray) -> list[tuple[float, float]]:
+        """The least and largest free numbers."""
+        found, begin = [], 0
+        for each in self.learned:
+            size, constraint = each.slot.size, each.slot.constraint
+            here = start[begin : begin + size]
+            margin = _LARGEST_FREE if constraint.is_positive else np.inf
+            low, high = here - margin, here + margin
+            if each.lower is not None:
+                low = np.maximum(low, _finite(constraint.to_free(each.lower), -np.inf))
+            if each.upper is not None:
+                high = np.minimum(high, _finite(constraint.to_free(each.upper), np.inf))
+            found += list(zip(low.tolist(), high.tolist(), strict=True))
+            begin += size
+        return found
+
+    @in_double
+    def penalty(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+        """Minus the log of the prior density of the values, and its gradient in the free numbers."""
+        if not any(prior is not None for prior in self.priors):
+            return 0.0, np.zeros(self.size)
+        value, slope = _negative_log_prior(jnp.asarray(free), self.priors, self.slots)
+        return float(value), np.asarray(slope)
+
+    @property
+    def middle(self) -> np.ndarray:
+        """The guesses as free numbers."""
+        return self.free_of(self.guessed)
+
+    def starts(self) -> Iterator[np.ndarray]:
+        """Places to look at before the search: the model's own values, the guesses, and those with other lengths."""
+        yield self.free_of([each.start for each in self.learned])
+        yield self.middle
+        for ratio in _RATIOS:
+            moved = [
+                _kept_inside(value * ratio, each) if each.unit == "x" and not each.given_start else value
+                for each, value in zip(self.learned, self.guessed, strict=True)
+            ]
+            yield self.free_of(moved)
+
+    def at_bound(self, free: np.ndarray) -> list[str]:
+        """The names of what ended at a bound that was set."""
+        names, begin = [], 0
+        for each in self.learned:
+            here = free[begin : begin + each.slot.size]
+            for bound in (each.lower, each.upper):
+                if bound is not None and np.any(np.abs(each.slot.constraint.to_free(bound) - here) < 1e-6):
+                    names.append(each.slot.name)
+            begin += each.slot.size
+        return list(dict.fromkeys(names))
+
+    def finish(
+        self,
+        free: np.ndarray,
+        result: Result,
+        status: Status,
+        trace: list[float],
+        evaluations: int,
+        started: float,
+        standard_errors: dict[str, np.ndarray] | None = None,
+    ) -> FitResult:
+        """What was found, with the result of inference at these free numbers."""
+        named = list(zip(self.slots, self.values_at(free), self.priors, strict=True))
+        return FitResult(
+            result,
+            status=status,
+            learned={slot.name: value for slot, value, _ in named},
+            priors={slot.name: prior for slot, _, prior in named if prior is not None},
+            standard_errors={} if standard_errors is None else standard_errors,
+            at_bound=self.at_bound(free),
+            penalty=self.penalty(free)[0],
+            fit_history=np.asarray(trace),
+            evaluations=evaluations,
+            seconds=time.perf_counter() - started,
+            tied=tied_names(self.slots, result.model),
+        )
+
+
+@eqx.filter_jit
+@jax.value_and_grad
+def _negative_log_prior(free, priors: list[Any], slots: tuple[Slot, ...]):
+    values = values_of(slots, free)
+    terms = [jnp.sum(prior(value)) for prior, value in zip(priors, values, strict=True) if prior is not None]
+    return -jnp.sum(jnp.stack(terms))
+
+
+def _finite(values: np.ndarray, otherwise: float) -> np.ndarray:
+    return np.where(np.isfinite(values), values, otherwise)
+
+
+def _kept_inside(value: np.ndarray, each: Learned) -> np.ndarray:
+    low = -np.inf if each.lower is None else each.lower
+    high = np.inf if each.upper is None else each.upper
+    return np.clip(value, low, high)
+
+
+def report_failure(found: FitResult, throw: bool, stacklevel: int) -> None:
+    """Raise if inference failed, warn if the search did not converge; nothing without `throw`."""
+    if found.inference_status.failed and throw:
+        raise InferenceError(found)
+    if not found.status.ok and throw:
+        warnings.warn(
+            f"{found.status.name.lower()}: {found.status.sentence}", ConvergenceWarning, stacklevel=stacklevel + 1
+        )

@@ -1,0 +1,260 @@
+"""Files: one each for a tree, with no code in it and nothing that is not checked before it is used.
+
+A file is eight bytes that say what it is, the version of the format (4 bytes), the length of the header (8), the header
+(JSON: a tree of nodes, and the type and shape of every array), the arrays one after the other, and the SHA-256 of all
+that; numbers are little-endian. Unlike in a zip of arrays, where names, sizes, compression and headers within headers
+can contradict each other, the place of every byte follows from the header, and all of them together must be as many
+as the file has: that is known before anything is allocated.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import math
+import os
+import re
+import secrets
+import stat
+import struct
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from .errors import FileFormatError, short
+from .registry import PACKAGE, by_name
+from .trees import DEEPEST, TYPES, Encoder, decode
+
+# As of PNG: a byte above 127 and both kinds of line ends show a file that went through a transfer of text.
+_MAGIC = b"\x89NGP\r\n\x1a\n"
+_VERSION = 1
+_PREFIX = struct.Struct("<8sIQ")
+_CHECKSUM = hashlib.sha256().digest_size
+_LARGEST_HEADER = 2**22
+_BRACKETS = 3 * DEEPEST + 10
+"""How many brackets of JSON are within each other in a tree of that depth, at most."""
+_CHUNK = 2**20
+
+
+def write_file(path: Any, kind: str, payload: Any) -> None:
+    """Write a tree of arrays, numbers and objects; `kind` says what it is, and `read_file` asks for it.
+
+    The file is there as a whole or not at all: whatever was there before is replaced at the very end.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     write_file(f"{folder}/pass.ngp", "checkpoint", {"rates": np.ones(2), "passes": 3})
+    ...     read_file(f"{folder}/pass.ngp", "checkpoint")
+    {'rates': array([1., 1.]), 'passes': 3}
+    """
+    target = _target(path)
+    encoder = Encoder()
+    tree = encoder.node(payload, kind, 0)
+    try:
+        decode(tree, encoder.arrays, encoder.yours.values())  # what could not be loaded is not written
+    except FileFormatError as error:
+        raise ValueError(f"{kind} cannot be saved: {error}") from None
+    header = {
+        "newtongp": sys.modules[PACKAGE].__version__,
+        "kind": kind,
+        "arrays": [[array.dtype.str, list(array.shape)] for array in encoder.arrays],
+        "tree": tree,
+    }
+    text = json.dumps(header, allow_nan=False, separators=(",", ":")).encode()
+    if len(text) > _LARGEST_HEADER:
+        raise ValueError(
+            f"{kind} cannot be saved: what is not in arrays takes {len(text)} bytes, more than {_LARGEST_HEADER}: put "
+            "lists of numbers into arrays"
+        )
+    digest = hashlib.sha256()
+    with _replacing(target) as file:
+        for piece in (_PREFIX.pack(_MAGIC, _VERSION, len(text)), text, *map(_bytes_of, encoder.arrays)):
+            file.write(piece)
+            digest.update(piece)
+        file.write(digest.digest())
+
+
+def read_file(path: Any, kind: str, classes: Iterable[Any] = ()) -> Any:
+    """The tree that `write_file` wrote; FileFormatError if it is anything else."""
+    given, name = by_name(classes), name_of(path)
+    try:
+        with _opened(name) as file:
+            header = _read_header(file)
+            if header["kind"] != kind:
+                raise FileFormatError(f"it holds a {header['kind']}, and what was asked for is a {kind}")
+            arrays = [_read_array(file, *declared) for declared in header["arrays"]]
+        return decode(header["tree"], arrays, given.values())
+    except FileFormatError as error:
+        raise FileFormatError(f"{name!r} cannot be loaded: {error}") from None
+
+
+def name_of(path: Any) -> str:
+    """The name of a file; ValueError if it is none."""
+    try:
+        return os.fsdecode(path)
+    except TypeError:
+        raise ValueError(f"path must be the name of a file, got {path!r}") from None
+
+
+def _target(path: Any) -> str:
+    """Where to write: the file itself, if it is there under another name too."""
+    target = os.path.realpath(name_of(path))
+    if os.path.exists(target) and not os.path.isfile(target):
+        raise ValueError(f"path must be the name of a file, and {name_of(path)!r} is none: choose another name")
+    if not os.path.isdir(os.path.dirname(target)):
+        raise ValueError(f"path is in a folder that does not exist, {os.path.dirname(target)!r}: make it first")
+    return target
+
+
+@contextlib.contextmanager
+def _replacing(target: str) -> Iterator[BinaryIO]:
+    """A file that takes the place of `target` once it is complete and on the disk."""
+    folder, name = os.path.split(target)
+    temporary = os.path.join(folder, f".{name[:64]}.{secrets.token_hex(8)}.tmp")
+    try:
+        # Not by `tempfile`, whose files nobody else may read.
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+        with open(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+    with contextlib.suppress(OSError):  # not every system lets a folder be opened
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(name: str) -> Iterator[BinaryIO]:
+    # Asked first: opening a pipe would wait for someone to write to it.
+    if not stat.S_ISREG(os.stat(name).st_mode):
+        raise FileFormatError("it is no file")
+    with open(name, "rb") as file:
+        yield file
+
+
+_FOREIGN = "it is no file of newtongp's: files for newtongp.load are written by result.save"
+_DAMAGED = "the file is damaged or not complete (its checksum is wrong): copy it again from where it was written"
+
+
+def _read_header(file: BinaryIO) -> dict[str, Any]:
+    """The header, checked against the file; the file is left where the arrays begin."""
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    prefix = file.read(_PREFIX.size)
+    if not prefix.startswith(_MAGIC):
+        raise FileFormatError(_FOREIGN)
+    if size < _PREFIX.size + _CHECKSUM:
+        raise FileFormatError(_DAMAGED)
+    _, version, length = _PREFIX.unpack(prefix)
+    if version != _VERSION:
+        raise FileFormatError(
+            f"it has version {version} of the format, and this newtongp reads version {_VERSION}: load it with the "
+            "newtongp that wrote it, or a newer one"
+        )
+    room = size - _PREFIX.size - _CHECKSUM
+    if length > min(room, _LARGEST_HEADER) or not _is_whole(file, size):
+        raise FileFormatError(_DAMAGED)
+    file.seek(_PREFIX.size)
+    header = _parse(file.read(length))
+    declared = sum(_size(*array) for array in header["arrays"])
+    if declared != room - length:
+        raise FileFormatError(f"its arrays would take {declared} bytes, and it has {room - length}")
+    for _, shape in header["arrays"]:
+        # An array without entries takes no bytes, whatever its other sides are.
+        if any(side > size for side in shape):
+            raise FileFormatError(f"it has an array of shape {tuple(shape)}, larger than itself")
+    return header
+
+
+def _is_whole(file: BinaryIO, size: int) -> bool:
+    digest, left = hashlib.sha256(), size - _CHECKSUM
+    file.seek(0)
+    while left > 0:
+        piece = file.read(min(left, _CHUNK))
+        if not piece:
+            return False
+        digest.update(piece)
+        left -= len(piece)
+    return file.read(_CHECKSUM + 1) == digest.digest()
+
+
+_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
+
+
+def _parse(text: bytes) -> dict[str, Any]:
+    """The header of a file, as far as what it declares has the right form."""
+    depth = 0
+    for token in _STRING_OR_BRACKET.finditer(text):
+        depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(token[0], 0)
+        if depth > _BRACKETS:
+            raise FileFormatError(f"its objects are more than {DEEPEST} deep within each other")
+    try:
+        header = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
+    except ValueError as error:
+        raise FileFormatError(f"its header cannot be read ({error})") from None
+    match header:
+        case {"newtongp": str(), "kind": str(), "arrays": list(arrays), "tree": _, **rest} if not rest:
+            for array in arrays:
+                match array:
+                    case [str(), list(shape)] if len(shape) <= 16 and all(map(_is_count, shape)):
+                        pass
+                    case _:
+                        raise FileFormatError(f"it declares an array as {short(array)}")
+            return header
+    raise FileFormatError("its header has not the parts that it should have")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _dtype(spelled: str) -> np.dtype:
+    if not TYPES.fullmatch(spelled):
+        raise FileFormatError(f"it has an array of the type {short(spelled)}, which is none for numbers or times")
+    try:
+        return np.dtype(spelled)
+    except (TypeError, ValueError) as error:
+        raise FileFormatError(f"it has an array of a type that does not exist ({error})") from None
+
+
+def _size(spelled: str, shape: list[int]) -> int:
+    return _dtype(spelled).itemsize * math.prod(shape)
+
+
+def _read_array(file: BinaryIO, spelled: str, shape: list[int]) -> np.ndarray:
+    try:
+        array = np.empty(shape, dtype=_dtype(spelled))
+    except ValueError as error:
+        raise FileFormatError(f"it has an array of shape {tuple(shape)}, which cannot be made ({error})") from None
+    raw = _bytes_of(array)
+    if file.readinto(raw) != raw.nbytes:  # pyright: ignore[reportAttributeAccessIssue]
+        raise FileFormatError(_DAMAGED)
+    if array.dtype.kind == "b" and np.any(raw > 1):
+        raise FileFormatError("it has truth values that are neither true nor false")
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def _bytes_of(array: np.ndarray) -> Any:
+    """The memory of an array."""
+    return array.reshape(-1).view(np.uint8)

@@ -1,0 +1,23 @@
+"""What is said of files that cannot be loaded."""
+
+from typing import Any
+
+
+class FileFormatError(ValueError):
+    """A file cannot be loaded: it is damaged, or something else, or needs a class that was not given."""
+
+
+def require(holds: Any, otherwise: str) -> None:
+    """Raise ValueError with this text unless something holds."""
+    if not holds:
+        raise ValueError(otherwise)
+
+
+def short(value: Any) -> str:
+    """Any value in one line that is not long.
+
+    >>> short("x" * 100)[-5:]
+    'xx...'
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,77 @@
+"""Whether a value can be in a field, by what the field declares."""
+
+import collections.abc
+import dataclasses
+import types
+import typing
+from typing import Any
+
+import jax
+import jaxtyping
+import numpy as np
+
+from ..priors.base import Prior
+from .errors import FileFormatError, require, short
+from .registry import key_of
+
+_HYPERPARAMETERS = ("cubature", "kernels", "likelihoods", "means", "methods", "steps")
+
+
+def check_field(cls: type, name: str, hint: Any, value: Any, where: str) -> None:
+    """Raise FileFormatError if a value cannot be in the field of a class of newtongp's own."""
+    if not fits(value, hint):
+        raise FileFormatError(f"{where}.{name} of {cls.__name__} cannot be {short(value)}")
+    if (issubclass(cls, Prior) or key_of(cls).partition(".")[0] in _HYPERPARAMETERS) and not is_finite(value):
+        raise FileFormatError(f"{where}.{name} of {cls.__name__} must be finite, and is {short(value)}")
+
+
+def check_range(metadata: Any, value: Any) -> None:
+    """Raise ValueError if a hyperparameter is not in the range that its field declares."""
+    if value is None:
+        return  # a latent has taken its place
+    convert, positive = metadata.get("converter"), getattr(metadata.get("constraint"), "is_positive", False)
+    if convert is not None:
+        convert(value)
+    if positive and np.ndim(value) < 2:
+        require(np.all(np.asarray(value) >= 0.0), f"a positive number cannot be {short(value)}")
+
+
+def fits(value: Any, hint: Any) -> bool:
+    """Whether a value can be in a field that is declared so."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, each) for each in inside)
+    if origin is tuple:
+        inside = inside[:1] * len(value) if inside[-1] is Ellipsis and isinstance(value, tuple) else inside
+        return isinstance(value, tuple) and len(value) == len(inside) and all(map(fits, value, inside))
+    if origin is collections.abc.Callable:
+        return callable(value)
+    if hint is Any:
+        return _is_number(value) or dataclasses.is_dataclass(value) or (type(value) is tuple and all(map(_any, value)))
+    if hint is None:
+        return value is None
+    if not isinstance(hint, type):
+        return True
+    if hint in (jax.Array, np.ndarray) or issubclass(hint, jaxtyping.AbstractArray):
+        return _is_number(value)
+    if hint in (int, float):
+        kinds = (int, np.integer) if hint is int else (int, float, np.integer, np.floating)
+        return isinstance(value, kinds) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
+def _any(value: Any) -> bool:
+    return fits(value, Any)
+
+
+def _is_number(value: Any) -> bool:
+    """A number or an array of numbers; None too, which `Chained` has where a latent is in place of a number."""
+    return value is None or isinstance(value, (bool, int, float, np.generic, np.ndarray))
+
+
+def is_finite(value: Any) -> bool:
+    """Whether no number in it is infinite or NaN."""
+    if isinstance(value, tuple):
+        return all(map(is_finite, value))
+    array = np.asarray(value) if isinstance(value, (float, np.generic, np.ndarray)) else np.zeros(())
+    return array.dtype.kind not in "fmM" or bool(np.all(np.isfinite(array)))

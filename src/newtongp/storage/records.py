@@ -1,0 +1,82 @@
+"""Objects as their fields, and objects from fields that may hold anything."""
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+from ..results import History, Result
+from .checks import CHECKS
+from .errors import FileFormatError, short
+from .fields import check_field, check_range
+from .kept_results import contents_of_result, make_result
+from .registry import PACKAGE, is_named_tuple
+
+
+def contents(value: Any, where: str) -> dict[str, Any]:
+    """The fields of an object."""
+    if isinstance(value, Result):
+        return contents_of_result(value)
+    if isinstance(value, History):
+        return vars(value)
+    named = is_named_tuple(type(value))
+    names = value._fields if named else [field.name for field in dataclasses.fields(value)]
+    missing = [name for name in names if not hasattr(value, name)]
+    if missing:
+        raise ValueError(f"{where} cannot be saved: its field {missing[0]} has no value")
+    return {name: getattr(value, name) for name in names}
+
+
+def make(cls: type, values: dict[str, Any], where: str) -> Any:
+    """An object with these fields, checked. No constructor runs before that."""
+    try:
+        if issubclass(cls, Result):
+            return make_result(cls, values, where)
+        if issubclass(cls, History):
+            made = object.__new__(cls)
+            vars(made).update(values)
+        elif is_named_tuple(cls):
+            made = _make_named_tuple(cls, values, where)
+        else:
+            made = _make_dataclass(cls, values, where)
+        for kind, check in CHECKS.items():
+            if isinstance(made, kind):
+                check(made)
+        return made
+    except (FileFormatError, RecursionError):
+        raise
+    # Checks were written for values that have at least the right type.
+    except Exception as error:
+        raise FileFormatError(f"{where} is no {cls.__name__} that can be: {error}") from None
+
+
+def _complete(cls: type, names: Iterable[str], defaults: dict[str, Any], values: dict[str, Any], where: str) -> None:
+    wrong = sorted(set(values) - set(names)) or sorted(set(names) - set(values) - set(defaults))
+    if wrong:
+        has = "has no" if wrong[0] in values else "needs the"
+        raise FileFormatError(
+            f"{where}: {cls.__name__} {has} field {short(wrong[0])}: the class has changed since the file was written"
+        )
+
+
+def _make_named_tuple(cls: Any, values: dict[str, Any], where: str) -> Any:
+    _complete(cls, cls._fields, cls._field_defaults, values, where)
+    return tuple.__new__(cls, [values.get(name, cls._field_defaults.get(name)) for name in cls._fields])
+
+
+def _make_dataclass(cls: Any, values: dict[str, Any], where: str) -> Any:
+    fields = {field.name: field for field in dataclasses.fields(cls)}
+    defaults = {name: f.default for name, f in fields.items() if f.default is not dataclasses.MISSING}
+    _complete(cls, fields, defaults, values, where)
+    made, ours = object.__new__(cls), cls.__module__.partition(".")[0] == PACKAGE
+    for name, field in fields.items():
+        value, convert = values.get(name, defaults.get(name)), field.metadata.get("converter")
+        if name not in values and convert is not None:
+            value = convert(value)
+        if ours:
+            check_field(cls, name, field.type, value, where)
+            check_range(field.metadata, value)
+        object.__setattr__(made, name, value)
+    for each in cls.__mro__:
+        if "__check_init__" in vars(each):
+            vars(each)["__check_init__"](made)
+    return made
