@@ -6,6 +6,7 @@ from scipy import integrate, stats
 
 import newtongp as ng
 from newtongp import checking
+from newtongp.checking import calibrate, cross_validation
 
 likelihoods = ng.likelihoods
 RNG = np.random.default_rng(0)
@@ -188,7 +189,7 @@ def test_calibration_says_what_it_lacks(result):
     pair = likelihoods.MultivariateGaussian(np.eye(2))
     both = ng.Prediction(pair, ng.Gaussian(np.zeros((1, 2)), np.eye(2)[None]), None)
     with pytest.raises(ValueError, match="one output, and MultivariateGaussian has 2"):
-        checking._around(both, ng.infer(MODEL, X, Y).data, np.ones(1, dtype=bool))
+        calibrate.around(both, ng.infer(MODEL, X, Y).data, np.ones(1, dtype=bool))
 
 
 # Cross-validation -----------------------------------------------------------------------------------
@@ -246,17 +247,17 @@ def test_a_function_that_learns_takes_the_place_of_infer(by_blocks):
 def test_random_folds_are_even_and_hold_out_every_observed_row_once():
     observed = np.ones(23, dtype=bool)
     observed[[2, 11]] = False
-    assignment, labels = checking._read_folds(4, 0, observed)
+    assignment, labels = cross_validation._read_folds(4, 0, observed)
     assert labels == [0, 1, 2, 3] and np.all(assignment[~observed] == -1)
     counts = np.bincount(assignment[observed])
     assert counts.sum() == 21 and np.ptp(counts) <= 1
-    np.testing.assert_array_equal(assignment, checking._read_folds(4, 0, observed)[0])
-    assert np.any(assignment != checking._read_folds(4, 1, observed)[0])
+    np.testing.assert_array_equal(assignment, cross_validation._read_folds(4, 0, observed)[0])
+    assert np.any(assignment != cross_validation._read_folds(4, 1, observed)[0])
 
 
 def test_folds_without_observed_rows_are_not_predicted():
     observed = np.array([True, True, False, True])
-    assert checking._read_folds(["a", "a", "b", "c"], 0, observed)[1] == ["a", "c"]
+    assert cross_validation._read_folds(["a", "a", "b", "c"], 0, observed)[1] == ["a", "c"]
 
 
 @pytest.mark.parametrize(

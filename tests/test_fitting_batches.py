@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp import kernels, minibatch
+from newtongp import kernels
 from newtongp.fitting import batch, batches, checkpoint, coordinates, objective
 from newtongp.fitting.batches import is_level
+from newtongp.minibatch import product
 from newtongp.precision import in_double
 from newtongp.problem import Setup
 from newtongp.steps import Backtracking
@@ -67,10 +68,10 @@ def gradients(method, values):
         slots, objective.Template.of(setup), free, method, Backtracking(), sites, jnp.nan, 200, 1e-11
     )
     constants = batches._Learner(start, method, None, N, 0.05, 0)._constants(free)
-    rows = jax.device_put(minibatch.on_devices(next(start.rows.batches(N)), start.model.likelihood, None))
+    rows = jax.device_put(product.on_devices(next(start.rows.batches(N)), start.model.likelihood, None))
     shared, here, places = batch.at(slots, constants, rows, jnp.asarray(free))
-    features, _, mean = minibatch.look_up(shared, here)
-    kept = places.product_of_z(minibatch._product_of(features, mean, wanted.report.sites))
+    features, _, mean = product.look_up(shared, here)
+    kept = places.product_of_z(product.product_of(features, mean, wanted.report.sites))
     parts, found = batch.energy_and_gradient(slots, constants, rows, jnp.asarray(free), kept, 1.0)
     return np.asarray(found), np.asarray(wanted.gradient), float(sum(parts)), float(wanted.report.energy)
 

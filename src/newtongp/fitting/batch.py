@@ -12,20 +12,8 @@ from ..devices import kept_everywhere
 from ..likelihoods.base import over_rows
 from ..methods.energy import tied_row_energy
 from ..methods.rule import Method
-from ..minibatch import (
-    SHORTEST,
-    DeviceRows,
-    Product,
-    Shared,
-    Tied,
-    global_energy,
-    is_finite,
-    look_up,
-    nothing,
-    proposals,
-    select,
-    towards,
-)
+from ..minibatch.product import SHORTEST, DeviceRows, Product, Shared, is_finite, look_up, nothing, select
+from ..minibatch.tied import Tied, global_energy, proposals, towards
 from ..parameters import Slot
 from ..priors.sparse import SparseGP
 from .coordinates import Coordinates, whitened

@@ -1,7 +1,7 @@
 """Hyperparameter learning in batches of rows, for sparse GPs: `fit` for data larger than memory.
 
 What is known of f is kept as the product t of all sites, whatever the prior stores, and every batch does two things.
-Its proposals are an estimate of the next t, as in `minibatch.py`; and its rows, as many times as they fit into the
+Its proposals are an estimate of the next t, as in `minibatch/`; and its rows, as many times as they fit into the
 data, give an unbiased estimate of the gradient of the energy of q ∝ p t in the hyperparameters at a fixed t, for one
 step of Adam. Where t is at its fixed point, and the method's energy stationary there (`sec:gp`), that is the gradient
 of the energy itself. The prior's part of it is exact, and so the larger its part is, the less noise there is.
@@ -33,7 +33,8 @@ from ..infer import infer
 from ..methods.curvature import QuasiNewton
 from ..methods.rule import Method
 from ..methods.safeguard import Riemannian
-from ..minibatch import WHOLE_PASS, RowProgress, check_batches, explained, on_devices
+from ..minibatch.product import on_devices
+from ..minibatch.run import WHOLE_PASS, RowProgress, check_batches, explained
 from ..model import Model
 from ..parameters import choose, with_values
 from ..precision import parameter, to_host

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from .. import linalg
 from ..kernels import gram, latent_kernels
-from ..minibatch import Product
+from ..minibatch.product import Product
 from ..priors.sparse import Projection, SparseGP
 
 SMALL = 1e-3

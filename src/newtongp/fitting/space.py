@@ -19,6 +19,7 @@ from ..model import Model
 from ..parameters import Learned, Slot, choose, values_of
 from ..precision import in_double
 from ..results import ConvergenceWarning, InferenceError, Result, Status
+from ..wording import SEARCHES
 
 _LARGEST_FREE = 60.0
 """Free numbers do not go further than this from zero or from their start, wherever that is."""
@@ -156,6 +157,5 @@ def report_failure(found: FitResult, throw: bool, stacklevel: int) -> None:
     if found.inference_status.failed and throw:
         raise InferenceError(found)
     if not found.status.ok and throw:
-        warnings.warn(
-            f"{found.status.name.lower()}: {found.status.sentence}", ConvergenceWarning, stacklevel=stacklevel + 1
-        )
+        sentence = SEARCHES.get(found.status, found.status.sentence)
+        warnings.warn(f"{found.status.name.lower()}: {sentence}", ConvergenceWarning, stacklevel=stacklevel + 1)

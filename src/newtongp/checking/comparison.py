@@ -1,0 +1,208 @@
+"""Comparison of models by how well they predict rows that they have not seen."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..data import Data
+from ..results import Result
+from ..times import Clock
+from .cross_validation import CrossValidation, outputs_of
+from .tables import as_text, error_of_total, new_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class Comparison:
+    """Models side by side, the best first; `compare` makes it.
+
+    `entries` has a dictionary a model: its `name`, the total `log_density` of rows that were left out with its
+    `standard_error`, the `difference` to the best with its own (`difference_error`), the `energy`, `steps` and
+    `status`, and how many of its rows had an improper cavity (`improper`). `rows` is how many rows the sums are over:
+    those that all models can predict.
+    """
+
+    def __init__(self, entries: list[dict[str, Any]], rows: int, source: str):
+        self.entries = entries
+        self.rows = rows
+        self.source = source
+
+    @property
+    def best(self) -> str:
+        """The name of the model that predicts best."""
+        return self.entries[0]["name"]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.entries)
+
+    def table(self) -> "Table":
+        """One line a model, for `rich.print`."""
+        table = new_table(f"Comparison, {self.source}", "model")
+        for heading in ("log density", "difference", "energy", "steps", "status"):
+            table.add_column(heading, justify="right")
+        for entry in self.entries:
+            first = entry is self.entries[0]
+            table.add_row(
+                entry["name"],
+                _with_error(entry["log_density"], entry["standard_error"]),
+                "" if first else _with_error(entry["difference"], entry["difference_error"]),
+                "" if entry["energy"] is None else f"{entry['energy']:.2f}",
+                "" if entry["steps"] is None else str(entry["steps"]),
+                entry["status"],
+            )
+        table.caption = f"sums over {self.rows} rows, ± standard errors; differences are paired, row by row"
+        improper = {entry["name"]: entry["improper"] for entry in self.entries if entry["improper"]}
+        if improper:
+            left_out = ", ".join(f"{count} of {name}" for name, count in improper.items())
+            table.caption += f"; rows with an improper cavity are left out of all sums ({left_out})"
+        return table
+
+    def __str__(self) -> str:
+        return as_text(self.table())
+
+    def __repr__(self) -> str:
+        return f"Comparison of {len(self)} model(s), {self.source}: best is {self.best!r}"
+
+
+def compare(
+    results: Mapping[str, Result | CrossValidation] | Sequence[Result | CrossValidation], check_x: bool = True
+) -> Comparison:
+    """Which model of the same data predicts rows best that it has not seen.
+
+    `results` are Results, compared by their leave-one-out log densities (of the approximate posterior's cavities: no
+    inference is repeated), or CrossValidations with equal folds; by name, or in a list. The standard error of a
+    difference is that of a sum of differences row by row, which is far smaller than those of the sums where the models
+    find the same rows difficult. Energies are comparable between models by the same method only.
+
+    All must be of the same rows. `check_x=False` lets their inputs differ, for models that see other columns.
+
+    >>> import newtongp as ng
+    >>> x, y = [0.0, 1.0, 2.0, 3.0, 4.0], [0, 1, 0, 12, 0]
+    >>> prior = ng.GP(ng.kernels.RBF())
+    >>> models = {"Poisson": ng.likelihoods.Poisson(), "negative binomial": ng.likelihoods.NegativeBinomial()}
+    >>> comparison = ng.compare({name: ng.infer(ng.Model(prior, each), x, y) for name, each in models.items()})
+    >>> comparison.best
+    'negative binomial'
+    >>> [entry["name"] for entry in comparison]
+    ['negative binomial', 'Poisson']
+    """
+    named = _read_results(results)
+    _check_same_data(named, check_x)
+    source = "leave-one-out" if isinstance(next(iter(named.values())), Result) else "cross-validation"
+    densities = {
+        name: each.leave_one_out() if isinstance(each, Result) else each.log_density for name, each in named.items()
+    }
+    observed = next(iter(named.values())).data.observed
+    usable = np.all([np.isfinite(values) for values in densities.values()], axis=0)
+    if not np.any(usable):
+        raise ValueError("results have no row in common that all of them can predict: use cross_validate")
+    ranked = sorted(named, key=lambda name: -densities[name][usable].sum())
+    best = densities[ranked[0]][usable]
+    entries = []
+    for name in ranked:
+        values, each = densities[name][usable], named[name]
+        entries.append(
+            {
+                "name": name,
+                "log_density": float(values.sum()),
+                "standard_error": error_of_total(values),
+                "difference": float((values - best).sum()),
+                "difference_error": error_of_total(values - best),
+                "energy": each.energy if isinstance(each, Result) else None,
+                "steps": each.steps if isinstance(each, Result) else None,
+                "status": _status_in_words(each),
+                "improper": int(np.sum(observed & ~np.isfinite(densities[name]))),
+            }
+        )
+    return Comparison(entries, int(usable.sum()), source)
+
+
+def _read_results(results: Any) -> dict[str, Result | CrossValidation]:
+    if isinstance(results, Mapping):
+        named = {str(name): each for name, each in results.items()}
+    elif isinstance(results, Sequence) and not isinstance(results, str):
+        named = {f"model {position}": each for position, each in enumerate(results)}
+    else:
+        raise ValueError(f"results must be a dictionary or a list of Results, got {results!r}")
+    if not named:
+        raise ValueError(f"results must not be empty, got {results!r}: give at least one")
+    for name, each in named.items():
+        if not isinstance(each, (Result, CrossValidation)):
+            raise ValueError(f"results must be Results or CrossValidations, but {name!r} is {each!r}")
+        if each.data is None:
+            raise ValueError(
+                f"results must have their data, but {name!r} was read in chunks: compare log_density at rows left out"
+            )
+    if len({isinstance(each, Result) for each in named.values()}) > 1:
+        raise ValueError(
+            "results must be all Results or all CrossValidations: leave-one-out and folds are predictions from "
+            "different rows"
+        )
+    return named
+
+
+def _check_same_data(named: dict[str, Result | CrossValidation], check_x: bool) -> None:
+    (first, one), *others = named.items()
+    for name, other in others:
+        who = f"results must be of the same data, but {first!r} and {name!r}"
+        if one.data.observed.shape != other.data.observed.shape:
+            raise ValueError(
+                f"{who} have {one.data.observed.size} and {other.data.observed.size} rows: infer from the same rows"
+            )
+        if not _same_outputs(one.data, other.data):
+            raise ValueError(
+                f"{who} differ in y: infer from the same y (densities of transformed y are not comparable either)"
+            )
+        if check_x and not _same_inputs(one, other):
+            raise ValueError(f"{who} differ in x: infer from the same rows, or say check_x=False if they are the same")
+        if isinstance(one, CrossValidation) and isinstance(other, CrossValidation):
+            _check_same_folds(who, one.folds, other.folds)
+
+
+def _same_outputs(one: Data, other: Data) -> bool:
+    if one.y.shape != other.y.shape:
+        return False
+    return np.array_equal(outputs_of(one), outputs_of(other), equal_nan=True)
+
+
+def _same_inputs(one: Result | CrossValidation, other: Result | CrossValidation) -> bool:
+    if one.data.x.shape != other.data.x.shape:
+        return False
+    clock, other_clock = _clock(one), _clock(other)
+    if clock == other_clock or clock is None or other_clock is None:
+        return np.array_equal(one.data.x, other.data.x)
+    # The same stamps, measured in other units or from another origin.
+    return np.allclose(_seconds(one.data.x, clock), _seconds(other.data.x, other_clock), rtol=1e-12, atol=0.0)
+
+
+def _clock(each: Result | CrossValidation) -> Clock | None:
+    return each.clock if isinstance(each, CrossValidation) else getattr(each.model.prior, "clock", None)
+
+
+def _seconds(x: np.ndarray, clock: Clock) -> np.ndarray:
+    second = np.timedelta64(1, "s")
+    return x * (clock.unit / second) + (clock.origin - np.datetime64(0, "s")) / second
+
+
+def _check_same_folds(who: str, one: np.ndarray, other: np.ndarray) -> None:
+    """Equal up to the names of the folds."""
+    pairs = set(zip(one.tolist(), other.tolist(), strict=True))
+    if not len(pairs) == len(set(one.tolist())) == len(set(other.tolist())):
+        raise ValueError(f"{who} have other folds: use the same folds and key")
+
+
+def _status_in_words(each: Result | CrossValidation) -> str:
+    if isinstance(each, Result):
+        return each.status.name.lower()
+    endings = [status.name.lower() for status in each.statuses]
+    counts = {ending: endings.count(ending) for ending in sorted(set(endings))}
+    return endings[0] if len(counts) == 1 else ", ".join(f"{count} {ending}" for ending, count in counts.items())
+
+
+def _with_error(value: float, error: float) -> str:
+    return f"{value:.2f} ± {error:.2f}"

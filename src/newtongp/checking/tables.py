@@ -1,0 +1,32 @@
+"""What the tables of this room share."""
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def error_of_total(values: np.ndarray) -> float:
+    """The standard error of the sum of independent values, from their spread; NaN of a single one."""
+    return float(np.sqrt(values.size) * np.std(values, ddof=1)) if values.size > 1 else float("nan")
+
+
+def new_table(title: str, first_column: str) -> "Table":
+    """A table with its first column."""
+    from rich.table import Table
+
+    table = Table(title=title)
+    table.add_column(first_column)
+    return table
+
+
+def as_text(table: "Table") -> str:
+    """A table as it is printed."""
+    from rich.console import Console
+
+    text = io.StringIO()
+    Console(file=text, width=120, color_system=None, force_jupyter=False).print(table)
+    return "\n".join(line.rstrip() for line in text.getvalue().splitlines())

@@ -1,0 +1,385 @@
+"""What of a result deserves a second look: endings, hyperparameters, integrals, single rows."""
+
+import functools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .choices import local_rule
+from .cubature import Cubature, GaussHermite, Unscented
+from .data import Data
+from .fitted import FitResult
+from .gaussian import Gaussian, cavity, widened
+from .likelihoods.base import (
+    Likelihood,
+    over_rows,
+    row_expected_log_prob,
+    row_log_expected_power,
+    rows_given,
+    with_row_parameters,
+)
+from .methods.curvature import QuasiNewton
+from .methods.nodes import Nodes, expected_at, place_nodes, powered_at
+from .methods.rule import Method, evaluate, propose
+from .methods.safeguard import Heuristic
+from .parameters import Parameter, Plausible, hyperparameters
+from .precision import in_double
+from .predict import left_out
+from .priors.sparse import SparseGP, SparsePosterior
+from .results import Result
+from .wording import SEARCHES, in_words, inference_status, number, range_words, shown
+
+
+class Warned(NamedTuple):
+    """Something that deserves a second look: what it is about, and a sentence on it with what to do."""
+
+    about: str
+    text: str
+    rows: tuple[int, ...] = ()
+    """Rows of the data that it is about, the worst first."""
+
+
+def find_concerns(result: Result, checks: bool) -> tuple[list[Warned], list[str]]:
+    """All that deserves a second look, and what could not be looked at; without `checks`, only what costs nothing."""
+    warned = [*_warn_of_endings(result), *_warn_of_parameters(result)]
+    not_checked: list[str] = []
+    if not checks:
+        not_checked.append("integrals, sites, single rows and inducing inputs (checks=False)")
+    elif result.data is None or result.sites is None:
+        warned += _warn_of_rank(result)
+        not_checked.append("integrals, sites and single rows, which were not kept")
+    else:
+        warned += [*_warn_of_rank(result), *_warn_of_clipping(result, not_checked)]
+        warned += [*_warn_of_quadrature(result, not_checked), *_warn_of_rows(result)]
+    return warned, not_checked
+
+
+# The search and hyperparameters ------------------------------------------------------------------------
+
+
+def _warn_of_endings(result: Result) -> Iterator[Warned]:
+    if isinstance(result, FitResult) and not result.status.ok:
+        yield Warned("fit", SEARCHES.get(result.status, result.status.sentence))
+    ended = inference_status(result)
+    if not ended.ok:
+        yield Warned("inference", f"Inference ended with {in_words(ended.name.lower())}. {ended.sentence}")
+
+
+_RANGES = 10.0
+"""A lengthscale of so many ranges of x is a constant for all that the data can say."""
+
+
+def _warn_of_parameters(result: Result) -> Iterator[Warned]:
+    bounds = result.at_bound if isinstance(result, FitResult) else []
+    priors = result.priors if isinstance(result, FitResult) else {}
+    tied = result.tied if isinstance(result, FitResult) else {}
+    for each in hyperparameters(result.model):
+        if each.name in tied:
+            continue
+        if each.name in bounds:
+            yield Warned(
+                each.name,
+                f"{each.name} ended at a bound that was set for it, {shown(each.value)}: the data would move it "
+                "further. Widen the bound in Free(lower, upper), or say Fixed() if the bound is what you know.",
+            )
+            continue
+        found = _length_problem(each, result.data) if each.unit == "x" and result.data is not None else None
+        prior = priors.get(each.name)
+        if found is None and isinstance(prior, Plausible):
+            found = _plausibility_problem(each, prior)
+        if found is not None:
+            yield Warned(each.name, found)
+
+
+def _plausibility_problem(each: Parameter, prior: Plausible) -> str | None:
+    if np.all((each.value >= prior.lower) & (each.value <= prior.upper)):
+        return None
+    return (
+        f"{each.name} is {shown(each.value)}, beyond its plausible range of {range_words(prior)}: nothing but a weak "
+        "prior holds it there. Fix it, give it a prior of its own in Free(prior=...), or leave out the part of the "
+        "model that it belongs to."
+    )
+
+
+def _length_problem(each: Parameter, data: Data) -> str | None:
+    """What is wrong with a lengthscale, seen from where the data are."""
+    columns = data.x.shape[1]
+    ranges = np.ptp(data.x, axis=0)
+    spacings = np.array([_spacing(column) for column in data.x.T])
+    if each.value.shape != (columns,):
+        # Which columns it is for is not known here: no false alarm for any of them.
+        ranges, spacings = np.max(ranges), np.min(spacings)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        in_ranges, in_spacings = np.max(each.value / ranges), np.min(each.value / spacings)
+    if columns > 1 and each.value.shape == (columns,) and in_ranges > _RANGES:
+        flat = ", ".join(str(column) for column in np.flatnonzero(each.value / ranges > _RANGES))
+        return (
+            f"{each.name} is {shown(each.value)}, up to {in_ranges:.3g} times the range of x: the model hardly "
+            f"changes with column {flat}, which may be left out."
+        )
+    if in_ranges > _RANGES and np.any(ranges > 0.0):
+        return (
+            f"{each.name} is {shown(each.value)}, {in_ranges:.3g} times the range of x: this part of the model "
+            "hardly changes over the data, which say little about its lengthscale and variance, while forecasts rest "
+            "on both. Fix the lengthscale, give it a prior, or use a constant mean in place of this part."
+        )
+    if in_spacings < 1.0:
+        return (
+            f"{each.name} is {shown(each.value)}, {in_spacings:.2g} of the typical distance between neighbouring "
+            "inputs: rows tell each other next to nothing, and it acts as noise. Check whether the likelihood has "
+            "enough noise of its own, give the lengthscale a prior or a lower bound, or try restarts."
+        )
+    return None
+
+
+def _spacing(column: np.ndarray) -> float:
+    gaps = np.diff(np.unique(column))
+    return float(np.median(gaps)) if gaps.size else 0.0
+
+
+# Warnings of the posterior -----------------------------------------------------------------------------
+
+
+def _warn_of_rank(result: Result) -> Iterator[Warned]:
+    if not isinstance(result.model.prior, SparseGP):
+        return
+    posterior = result.posterior
+    assert isinstance(posterior, SparsePosterior)
+    for latent, (rank, inputs) in enumerate(zip(posterior.rank, posterior.inducing, strict=True)):
+        if rank < inputs.shape[0]:
+            whose = f" of latent {latent}" if len(posterior.inducing) > 1 else ""
+            yield Warned(
+                "inducing",
+                f"Of the {inputs.shape[0]} inducing inputs{whose} only {rank} directions are above rounding; the "
+                "others were left out. Nothing is wrong, but as good a posterior can be had for less: use fewer "
+                "inducing inputs, and check that the lengthscale is not far too large.",
+            )
+
+
+class _Rows(NamedTuple):
+    """What is known of rows, as a method sees them one by one."""
+
+    likelihood: Likelihood
+    y: np.ndarray
+    observed: np.ndarray
+    marginal: Any
+    site: Any
+    extra: Any
+
+    @classmethod
+    def of(cls, result: Result, rows: np.ndarray) -> "_Rows":
+        """These rows of a result."""
+        data, likelihood = result.data, result.model.likelihood
+        own = {name: np.asarray(likelihood.row_parameter(name))[rows] for name in rows_given(likelihood)}
+        seen = None if data.seen is None else data.seen[rows]
+        taken = Data(data.x[rows], data.y[rows], data.observed[rows], seen)
+        extra = None
+        if result.site_marginals is not result.marginals:
+            extra = (result.marginals.covariance - result.site_marginals.covariance)[rows]
+        marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
+        own_likelihood = taken.likelihood(with_row_parameters(likelihood, **own))
+        return cls(own_likelihood, taken.y, taken.observed, marginal, site, extra)
+
+
+def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Warned]:
+    method = result.method
+    if not isinstance(method, Method) or not isinstance(method.safeguard, Heuristic):
+        return
+    if isinstance(method.curvature, QuasiNewton):
+        not_checked.append("where the heuristic clips, since quasi-Newton's matrices were not kept")
+        return
+    bare = Method(method.target, method.curvature, None, method.cubature)
+    lowest = np.asarray(_lowest_precisions(bare, _Rows.of(result, np.arange(result.data.observed.size))))
+    clipped = _worst_first(lowest < 0.0, -lowest)
+    if clipped.size:
+        yield Warned(
+            "safeguard",
+            f"The heuristic clips {clipped.size} of {int(np.sum(result.data.observed))} rows, "
+            f"{_list_rows(clipped)}: the precision that the method asks for is negative there, and "
+            f"{number(method.safeguard.floor)} takes its place, so that this is no fixed point of the method itself. "
+            "Compare with the method without a safeguard, whose steps are controlled instead, or with QuasiNewton().",
+            tuple(clipped[:_LISTED].tolist()),
+        )
+
+
+@in_double
+@jax.jit
+def _lowest_precisions(method: Method, rows: _Rows) -> Float[Array, " N"]:
+    """The smallest diagonal entry of the precision that every row asks for."""
+
+    def row(likelihood, y, observed, marginal, site, extra):
+        view, _ = evaluate(method, likelihood, y, observed, marginal, site, extra)
+        proposed, _ = propose(method, view, observed, site, None, jnp.zeros(()))
+        return jnp.min(jnp.diagonal(proposed.precision))
+
+    return over_rows(row, rows.likelihood, tuple(rows[1:]))
+
+
+_MOST_NODES = 20_000
+_MOST_VALUES = 4e6
+"""Log densities that a check may take: with more, a part of the rows stands for all."""
+_LARGEST_ORDER = 200
+_TOLERATED, _TOLERATED_SHARE = 1e-3, 1e-4
+_LISTED = 5
+"""Row numbers in a warning, at most."""
+
+
+def _warn_of_quadrature(result: Result, not_checked: list[str]) -> Iterator[Warned]:
+    """The energy at the same sites with twice the nodes a latent: all but the rows' integrals stays the same."""
+    method = local_rule(result.method)
+    if method.target.energy == "laplace":
+        return
+    power = None if method.target.energy == "vfe" else method.energy_power
+    rule, count = _rule_of(result.model.likelihood, method.cubature, power)
+    if count == 0:
+        return
+    finer = _finer(rule, count)
+    if finer is None:
+        not_checked.append(
+            f"integrals over {count} latent(s), for which there is no finer rule than {_rule_words(rule)}"
+        )
+        return
+    rows = np.flatnonzero(result.data.observed)
+    rows = rows[:: max(1, round(rows.size * finer.order**count / _MOST_VALUES))]
+    if rows.size == 0:
+        return
+    changes = np.asarray(_energy_changes(method.cubature, finer, power, _Rows.of(result, rows)))
+    changes = np.where(np.isfinite(changes), changes, 0.0)
+    change = float(np.sum(changes)) * float(np.sum(result.data.observed)) / rows.size
+    if abs(change) > max(_TOLERATED, _TOLERATED_SHARE * abs(result.energy)):
+        worst = rows[np.argsort(-np.abs(changes))[:_LISTED]]
+        yield Warned(
+            "cubature",
+            f"With GaussHermite({finer.order}) in place of {_rule_words(rule)} the energy of this posterior changes by "
+            f"{change:+.3g}, most in {_list_rows(worst)}: the nodes are too coarse for the likelihood. "
+            f"Repeat it with cubature=GaussHermite({finer.order}) in the method, and see what changes.",
+            tuple(worst.tolist()),
+        )
+
+
+@in_double
+def _rule_of(likelihood: Likelihood, cubature: Cubature | None, power: float | None) -> tuple[Cubature, int]:
+    """The rule that a method uses, and for how many latents."""
+    count = likelihood.num_latents
+    nodes = place_nodes(likelihood, Gaussian(jnp.zeros(count), jnp.eye(count)), cubature, power is not None)
+    return nodes.rule, len(nodes.split.others)
+
+
+def _finer(rule: Cubature, count: int) -> GaussHermite | None:
+    """A product rule with twice the nodes in each of so many latents, or as many more as is possible."""
+    if not isinstance(rule, (GaussHermite, Unscented)):
+        return None
+    before, wanted = (rule.order, 2 * rule.order) if isinstance(rule, GaussHermite) else (3, 20)
+    order = min(wanted, int(_MOST_NODES ** (1.0 / count) + 1e-9), _LARGEST_ORDER)
+    return GaussHermite(order) if order > before else None
+
+
+def _rule_words(rule: Cubature) -> str:
+    return f"{type(rule).__name__}({getattr(rule, 'order', '')})"
+
+
+@in_double
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _energy_changes(cubature: Cubature | None, finer: Cubature, power: float | None, rows: _Rows) -> Float[Array, " N"]:
+    """What every row's share of the energy changes by with a finer rule: of the VFE, or of power EP's energy."""
+
+    def row(likelihood, y, observed, marginal, site, extra):
+        if power is None:
+            around = widened(marginal, extra)
+            closed = row_expected_log_prob(likelihood, y, around.mean, around.covariance)
+        else:
+            around = widened(cavity(marginal, site, power).gaussian, extra)
+            closed = row_log_expected_power(likelihood, y, around.mean, around.covariance, power)
+        if cubature is None and closed is not None:
+            return jnp.zeros(())
+        nodes = place_nodes(likelihood, around, cubature, power is not None)
+        return _integral(likelihood, y, nodes, power) - _integral(likelihood, y, _at_other(nodes, around, finer), power)
+
+    return over_rows(row, rows.likelihood, tuple(rows[1:]))
+
+
+def _at_other(nodes: Nodes, around: Gaussian, rule: Cubature) -> Nodes:
+    """The same latents at the nodes of another rule."""
+    standard, weights = (jnp.asarray(part) for part in rule.rule(len(nodes.split.others)))
+    points = nodes.split.arrange(around).mean[None, :] + standard @ nodes.root[:, : standard.shape[1]].T
+    return nodes._replace(points=points, weights=weights, standard=standard, rule=rule)
+
+
+def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float | None) -> Float[Array, ""]:
+    """E[log p], or (1/α) log E[p^α]."""
+    if power is None:
+        return nodes.weights @ jax.vmap(expected_at(likelihood, y, nodes).value)(nodes.points)
+    values = jax.vmap(powered_at(likelihood, y, nodes, power).value)(nodes.points)
+    return jax.scipy.special.logsumexp(values, b=nodes.weights) / power
+
+
+_FAR = 5.0
+"""Posterior standard deviations that a row may move the mean at its own input by."""
+_SURPRISING = 3.0
+"""And standard deviations of what the other rows predict there: data with little noise move every mean far."""
+_BELOW = 10.0
+"""Nats that a row may be less likely than a typical one, given all others."""
+
+
+def _warn_of_rows(result: Result) -> Iterator[Warned]:
+    """Rows that stand out: by what was observed in them, or by how far they move the posterior against the others."""
+    unlikely, below = _unlikely_rows(result.leave_one_out())
+    overruling, moves = _overruling_rows(result)
+    sentences = []
+    if unlikely.size:
+        sentences.append(
+            f"What was observed in {_list_rows(unlikely)} is not what the other rows predict: its log density is up to "
+            f"{below[unlikely[0]]:.3g} below that of a typical row."
+        )
+    if overruling.size:
+        sentences.append(
+            f"What the other rows say is overruled at {_list_rows(overruling)}: without the row itself the posterior "
+            f"mean there would move by up to {moves[overruling[0]]:.3g} posterior standard deviations."
+        )
+    if sentences:
+        listed = dict.fromkeys([*unlikely[:_LISTED].tolist(), *overruling[:_LISTED].tolist()])
+        yield Warned("rows", " ".join([*sentences, _LOOK]), tuple(listed))
+
+
+def _unlikely_rows(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose log density given all others is far below that of most, the worst first; and how far below each is."""
+    known = np.isfinite(densities)
+    if np.sum(known) < _ENOUGH:
+        return np.zeros(0, dtype=int), np.zeros(densities.shape)
+    low, middle, high = np.quantile(densities[known], [0.25, 0.5, 0.75])
+    below = middle - np.where(known, densities, np.inf)
+    return _worst_first(below > max(_BELOW, 6.0 * (high - low)), below), below
+
+
+def _overruling_rows(result: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that move the mean at their own input far from what the others predict, the worst first; and how far."""
+    latent, usable = left_out(result, "summary", "checks=False")
+    gap = np.abs(latent.mean - result.marginals.mean)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moves, surprises = gap / np.sqrt(result.marginals.variance), gap / np.sqrt(latent.variance)
+    moves = np.max(np.where(surprises > _SURPRISING, moves, 0.0), axis=1)
+    return _worst_first(usable & (moves > _FAR), moves), moves
+
+
+def _worst_first(chosen: np.ndarray, size: np.ndarray) -> np.ndarray:
+    found = np.flatnonzero(chosen)
+    return found[np.argsort(-size[found])]
+
+
+_LOOK = (
+    "Check these data; if they are right, a likelihood with heavier tails (StudentT in place of Gaussian, "
+    "NegativeBinomial in place of Poisson) gives them less weight."
+)
+_ENOUGH = 8
+"""Rows from which on it makes sense to speak of a typical one."""
+
+
+def _list_rows(rows: np.ndarray) -> str:
+    """The first row numbers in words, with how many there are besides."""
+    numbers = ", ".join(str(row) for row in rows[:_LISTED])
+    rest = f" and {rows.size - _LISTED} more" if rows.size > _LISTED else ""
+    return f"{'row' if rows.size == 1 else 'rows'} {numbers}{rest}"
