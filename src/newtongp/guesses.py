@@ -92,10 +92,24 @@ def _loss_of_a_constant(f, likelihood: Likelihood, y, taken):
 def _is_location(likelihood: Likelihood) -> bool:
     """Whether the first latent is measured in units of y."""
     try:
-        probe = [float(np.ravel(row_mean(likelihood, jnp.full(likelihood.num_latents, at)))[0]) for at in (0.0, 1.0)]
+        probe = [float(np.ravel(_mean_at(np.full(likelihood.num_latents, at), likelihood))[0]) for at in (0.0, 1.0)]
     except (NotImplementedError, TypeError, ValueError, IndexError):
         return False
     return likelihood.num_outputs == 1 and abs(probe[1] - probe[0] - 1.0) < 1e-9
+
+
+# As one program each: every operation on its own would be compiled too, in a tenth of a second.
+
+
+@jax.jit
+def _mean_at(f, likelihood: Likelihood):
+    return row_mean(likelihood, f)
+
+
+@jax.jit
+def _slopes_and_noise_at(f, likelihood: Likelihood):
+    """The derivatives of E[y | f] in f, and Var[y | f]."""
+    return jax.jacfwd(lambda f: row_mean(likelihood, f))(f), jnp.diagonal(row_covariance(likelihood, f))
 
 
 def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -104,8 +118,7 @@ def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -
     if likelihood.moments_problem() is not None or y.shape[0] < 2:
         return still
     try:
-        jacobian = np.asarray(jax.jacobian(lambda f: row_mean(likelihood, f))(jnp.asarray(mean)))
-        noise = np.diagonal(np.asarray(row_covariance(likelihood, jnp.asarray(mean))))
+        jacobian, noise = (np.asarray(part) for part in _slopes_and_noise_at(mean, likelihood))
     except (TypeError, ValueError):
         # Row parameters, one a row: the guess does without.
         return still

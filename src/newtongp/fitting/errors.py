@@ -1,13 +1,15 @@
 """How well the data determine what was learned: standard errors from the curvature of the energy."""
 
+import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..linalg import eigen_given
-from ..parameters import Slot
+from ..parameters import Slot, values_of
 from ..precision import in_double
 from .space import Space
 
@@ -40,10 +42,11 @@ def standard_errors(space: Space, free: np.ndarray, curvature: np.ndarray | None
     flat = sizes <= 1e-6 * max(1.0, float(np.max(sizes)))
     spread = directions * np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, sizes)))
     loose = np.sum(directions[:, flat] ** 2, axis=1) > 1e-6
+    slopes = in_double(_slopes)(space.slots, free)
     found, begin = {}, 0
-    for slot in space.slots:
+    for slot, of_all in zip(space.slots, slopes, strict=True):
         part = slice(begin, begin + slot.size)
-        slope = _slope_of(slot, free[part])
+        slope = np.asarray(of_all)[:, part]
         error = np.sqrt(np.sum((slope @ spread[part]) ** 2, axis=1))
         undetermined = np.any((slope != 0.0) & loose[part][None, :], axis=1)
         found[slot.name] = np.where(undetermined, np.inf, error).reshape(slot.shape)
@@ -51,7 +54,7 @@ def standard_errors(space: Space, free: np.ndarray, curvature: np.ndarray | None
     return found
 
 
-@in_double
-def _slope_of(slot: Slot, free: np.ndarray) -> np.ndarray:
-    """The derivative of a slot's value, flat, in its free numbers."""
-    return np.asarray(jax.jacobian(lambda f: jnp.ravel(slot.constraint.from_free(f, slot.shape)))(jnp.asarray(free)))
+@functools.partial(jax.jit, static_argnums=0)
+def _slopes(slots: tuple[Slot, ...], free: Any) -> list[Any]:
+    """The derivatives of every slot's value, flat, in the free numbers."""
+    return jax.jacfwd(lambda f: [jnp.ravel(value) for value in values_of(slots, f)])(free)

@@ -54,7 +54,7 @@ class Space:
     @in_double
     def values_at(self, free: np.ndarray) -> list[np.ndarray]:
         """Free numbers as values."""
-        return [np.asarray(value) for value in values_of(self.slots, jnp.asarray(free))]
+        return [np.asarray(value) for value in _values(self.slots, free)]
 
     def bounds(self, start: np.ndarray) -> list[tuple[float, float]]:
         """The least and largest free numbers."""
@@ -132,6 +132,9 @@ class Space:
             seconds=time.perf_counter() - started,
             tied=tied_names(self.slots, result.model),
         )
+
+
+_values = jax.jit(values_of, static_argnums=0)
 
 
 @eqx.filter_jit

@@ -320,7 +320,9 @@ def _starts(evaluator: _Evaluator, restarts: int, key: Any) -> Iterator[np.ndarr
     for free in space.starts():
         evaluator(free)
     yield space.middle if evaluator.best is None else evaluator.best[1]
-    keys = jax.random.split(as_key(key), max(1, restarts))
+    if restarts == 0:
+        return
+    keys = jax.random.split(as_key(key), restarts)
     low, high = np.asarray(space.bounds(space.middle)).T
     for number in range(restarts):
         noise = np.asarray(jax.random.normal(keys[number], (space.size,)))

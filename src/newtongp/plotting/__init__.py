@@ -1,0 +1,15 @@
+"""Pictures of results. They need matplotlib, which comes with `pip install 'newtongp[plot]'`."""
+
+from .diagnostics import plot_calibration, plot_convergence
+from .pieces import require_matplotlib
+from .results import plot_result
+from .single import plot_conditional_mean, plot_prediction
+
+__all__ = [
+    "plot_calibration",
+    "plot_conditional_mean",
+    "plot_convergence",
+    "plot_prediction",
+    "plot_result",
+    "require_matplotlib",
+]

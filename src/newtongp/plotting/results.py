@@ -1,0 +1,61 @@
+"""What `result.plot` draws."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..results import Result
+from .lines import plot_line
+from .maps import plot_map
+from .pieces import read_levels, require_matplotlib
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def plot_result(
+    result: Result,
+    axes: Any = None,
+    grid: Any = None,
+    *,
+    latents: bool = False,
+    levels: Sequence[float] = (0.5, 0.95),
+    **row_parameters: Any,
+) -> "Figure":
+    """The data and the predictions of y, over one input or as a map over two; what `result.plot` draws.
+
+    Over one input (time stamps too) there is the predictive mean of y and a band for each of `levels`, between
+    quantiles of y, noise included; for 0 and 1, what is known of the probability of 1; for classes, their
+    probabilities. Over two inputs there is a map of the mean or the probability. Columns of x that never vary are held
+    where they are. `latents=True` adds a panel for every latent.
+
+    `grid` is where to predict: inputs of your own choice, or a pair of vectors for a map; by default the range of the
+    data. `axes` are the matplotlib axes to draw on, as many as panels; without them pyplot makes a figure.
+    `row_parameters` are the likelihood's numbers at the grid, as in `Result.predict`. If the model has one a row and
+    none is given, predictions are at the rows of the data, with their own.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
+    >>> figure = ng.infer(model, [0.0, 1.0, 2.0], [1, 0, 3]).plot(latents=True)
+    >>> len(figure.axes)
+    2
+    """
+    require_matplotlib()
+    widest_first = read_levels(levels)
+    if result.data is None:
+        if grid is None:
+            raise ValueError("grid is needed where the data was read in chunks: give the inputs to predict at")
+        varying = [0]
+    else:
+        x = result.data.x
+        varying = [0] if x.shape[1] == 1 else [int(k) for k in np.flatnonzero(np.ptp(x, axis=0) > 0.0)]
+    if len(varying) == 1:
+        return plot_line(result, axes, grid, varying[0], latents, widest_first, row_parameters)
+    if len(varying) == 2 and result.model.likelihood.num_outputs == 1:
+        return plot_map(result, axes, grid, varying, latents, row_parameters)
+    outputs = result.model.likelihood.num_outputs
+    raise ValueError(
+        f"plot draws one input, or two with one output, and here are {len(varying)} that vary and {outputs} output(s): "
+        "predict along a line of your own with result.predict(...), and plot that"
+    )
