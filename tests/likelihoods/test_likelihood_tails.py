@@ -91,6 +91,16 @@ def test_log_softplus():
     assert np.all(np.isfinite(second)) and np.all(np.asarray(second) <= 1e-15)
 
 
+def test_softplus():
+    f = np.array([-800.0, -50.0, -20.0, -1.0, 0.0, 3.0, 40.0, 800.0])
+    value, first, second, third = with_derivatives(links.softplus, order=3)(f)
+    p, q = scipy.special.expit(f), scipy.special.expit(-f)
+    np.testing.assert_allclose(value, np.logaddexp(f, 0.0), rtol=1e-14)
+    np.testing.assert_allclose(first, p, rtol=1e-14)
+    np.testing.assert_allclose(second, p * q, rtol=1e-13, atol=1e-16)
+    np.testing.assert_allclose(third, p * q * (q - p), rtol=1e-12, atol=1e-16)
+
+
 @pytest.mark.parametrize("link", links.PROBABILITY)
 @pytest.mark.parametrize("lapse", [0.0, 1e-12, 0.2])
 def test_log_probability_agrees_with_probability(link, lapse):
