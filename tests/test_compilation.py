@@ -149,7 +149,7 @@ def test_what_others_wrote_is_not_kept(folder, foreign):
 def test_a_model_with_a_function_in_it_is_not_kept(folder):
     model = ng.Model(ng.GP(ng.kernels.RBF(), mean=lambda x: x[0]), ng.likelihoods.Gaussian(0.1))
     ng.infer(model, [0.0, 1.0], [0.0, 1.0])
-    assert not any(file.name.startswith("infer") for file in kept(folder))
+    assert not any(file.name.startswith("run_at_once") for file in kept(folder))
 
 
 def test_programs_can_be_called_while_tracing(folder):
@@ -279,7 +279,7 @@ def test_inference_gives_the_same_answers(folder, prior, method):
         wanted = answers()
     same(answers(), wanted)
     written = kept(folder)
-    assert len([file for file in written if file.name.startswith("infer")]) == (prior == "markov")
+    assert len([file for file in written if file.name.startswith("run_at_once")]) == (prior == "markov")
     as_new_process()
     same(answers(), wanted)
     assert kept(folder) == written

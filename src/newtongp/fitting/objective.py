@@ -19,10 +19,10 @@ from jaxtyping import Array, Float
 from ..choices import local_rule
 from ..compilation import compiled
 from ..gaussian import Sites
-from ..infer import Report, converge, look, propose_rows, total_energy
 from ..likelihoods.base import Likelihood, over_rows
 from ..likelihoods.partial import PartlyObserved
 from ..linalg import solve_by_products
+from ..loop import Report, converge, look, propose_rows, total_energy
 from ..methods.curvature import QuasiNewton
 from ..methods.energy import row_energy
 from ..methods.presets import FirstOrderVI

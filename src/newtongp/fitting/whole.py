@@ -20,7 +20,8 @@ from ..data import read_inputs
 from ..fitted import FitResult
 from ..gaussian import Sites
 from ..guesses import guess, scales_of
-from ..infer import MOST_STEPS, START_PRECISIONS, Run
+from ..infer import START_PRECISIONS, Run
+from ..loop import MOST_STEPS
 from ..model import Model
 from ..parameters import choose, with_values
 from ..precision import in_double, parameter, to_host
