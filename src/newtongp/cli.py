@@ -72,6 +72,9 @@ def _parser() -> argparse.ArgumentParser:
     reproduce.add_argument(
         "--paper-only", action="store_true", help="leave out the library's own defaults, which the paper does not have"
     )
+    reproduce.add_argument(
+        "--resume", action="store_true", help="leave out methods that an interrupted run with the same DIR has done"
+    )
     return parser
 
 
@@ -79,7 +82,14 @@ def _reproduce(given: argparse.Namespace) -> None:
     from .experiments import reproduce
 
     reproduce(
-        given.case, given.methods, given.folds, given.iterations, given.out, not given.paper_only, given.processes
+        given.case,
+        given.methods,
+        given.folds,
+        given.iterations,
+        given.out,
+        not given.paper_only,
+        given.processes,
+        resume=given.resume,
     )
 
 

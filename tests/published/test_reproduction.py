@@ -6,13 +6,15 @@ import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
+import jax
 import numpy as np
 import pytest
 from rich.console import Console
 
 import newtongp as ng
 from newtongp import cli
-from newtongp.experiments import beyond, cases, catalogue, report, reproduce, runner, study
+from newtongp.experiments import beyond, cases, catalogue, jobs, report, reproduce, runner, study
+from newtongp.experiments.kept import Shelf
 
 MOTORCYCLE = cases.motorcycle()
 ENTRIES = {entry.name: entry for entry in catalogue.ENTRIES}
@@ -111,6 +113,41 @@ def test_the_command_writes_numbers_and_figures(tmp_path):
         assert len(list(csv.DictReader(file))) == 4
     for name in ("motorcycle_results.png", "motorcycle_results.pdf", "motorcycle_summary.csv"):
         assert (tmp_path / name).stat().st_size > 100
+
+
+def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
+    def again(**choices):
+        console = Console(file=io.StringIO())
+        names = ["heuristic Newton", "Gauss-Newton"]
+        return study.conduct("motorcycle", names, [1], 11, console=console, keep=tmp_path, **choices)
+
+    performed = []
+
+    def perform(job, tell):
+        performed.append(job.name)
+        if job.name == "Gauss-Newton" and len(performed) == 2:
+            raise KeyboardInterrupt
+        if job.beyond_paper:
+            return tuple(beyond.Ending(1.0, 2.0, np.nan, 3, 4.0, ng.Status.CONVERGED, 0.0, 5.0) for _ in job.splits)
+        return before(job, tell)
+
+    before = jobs.perform
+    monkeypatch.setattr(jobs, "perform", perform)
+    with pytest.raises(KeyboardInterrupt):
+        again()
+    [kept] = tmp_path.iterdir()
+    resumed = again(resume=True)
+    assert performed.count("heuristic Newton") == 1 and performed.count("Gauss-Newton") == 2
+    everything = len(performed)
+    whole = again(resume=True)
+    assert len(performed) == everything and kept.name == "heuristic_newton.ngp"
+    for one, other in zip(resumed.outcomes, whole.outcomes, strict=True):
+        jax.tree.map(
+            np.testing.assert_array_equal, one.runs[0]._replace(status=None), other.runs[0]._replace(status=None)
+        )
+        assert one.runs[0].status is other.runs[0].status is ng.Status.MAX_STEPS
+    assert len(whole.defaults) > 3 and str(resumed.defaults) == str(whole.defaults)
+    assert Shelf(tmp_path).get(jobs.Job("motorcycle", "Gauss-Newton", False, (0,), 12)) is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """The three case studies of the paper (`sec:experiments`), reproduced: `newtongp reproduce motorcycle`.
 
 `cases` has their data and settings, `catalogue` their methods, `published` what the published code did beside or in
-place of the paper's equations, `runner` the loop, `beyond` the library's own defaults on the same data.
+place of the paper's equations, `runner` the loop, `beyond` the library's own defaults on the same data, `jobs` who runs
+what, `kept` what is kept in case of an interruption.
 """
 
 from collections.abc import Sequence
@@ -33,8 +34,12 @@ def reproduce(
     with_defaults: bool = True,
     processes: int = 1,
     console: Console | None = None,
+    resume: bool = False,
 ) -> Study:
-    """Run a case study, print its summary, and write numbers and figures to the folder `out`."""
+    """Run a case study, print its summary, and write numbers and figures to the folder `out`.
+
+    Methods that are done are kept in a folder there, from which `resume` goes on after an interruption.
+    """
     from ..plotting import require_matplotlib
     from . import figures, report
 
@@ -42,7 +47,8 @@ def reproduce(
     console = console or _wide_console()
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    study = conduct(name, methods, folds, iterations, with_defaults, processes, console)
+    kept = folder / f"{name}_runs"
+    study = conduct(name, methods, folds, iterations, with_defaults, processes, console, kept, resume)
     summary = report.table(study)
     console.print(summary)
     paths = report.write(study, folder)

@@ -71,23 +71,33 @@ def _case(name: str) -> Case:
 _messages: Any = None
 
 
-def perform_all(jobs: Sequence[Job], processes: int, tell: Tell) -> list[tuple[Any, ...]]:
-    """The results of all jobs, in their order."""
+def perform_all(
+    jobs: Sequence[Job], processes: int, tell: Tell, done: Callable[[Job, tuple[Any, ...]], None]
+) -> list[tuple[Any, ...]]:
+    """The results of all jobs, in their order; `done` is called with each as soon as it is there."""
     count = min(processes, len(jobs))
     if count <= 1:
-        return [perform(job, tell) for job in jobs]
+        return [_and_say_so(job, perform(job, tell), done) for job in jobs]
     # A forked process would inherit JAX's locks without the threads that hold them.
     context = multiprocessing.get_context("spawn")
     messages = context.Queue()
     with ProcessPoolExecutor(count, context, _begin, (messages,)) as pool:
         futures = [pool.submit(_perform_there, number, job) for number, job in enumerate(jobs)]
+        waiting = dict(zip(futures, jobs, strict=True))
         try:
-            while not all(future.done() for future in futures):
+            while waiting:
                 _pass_on(messages, jobs, tell)
+                for future in [future for future in waiting if future.done()]:
+                    _and_say_so(waiting.pop(future), future.result(), done)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
         return [future.result() for future in futures]
+
+
+def _and_say_so(job: Job, found: tuple[Any, ...], done: Callable[[Job, tuple[Any, ...]], None]) -> tuple[Any, ...]:
+    done(job, found)
+    return found
 
 
 _THREADS = "16"

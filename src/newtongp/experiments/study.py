@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from . import beyond
 from .cases import CASES, Case
 from .catalogue import ENTRIES, Entry
 from .jobs import Job, perform_all
+from .kept import Shelf
 from .runner import Run, Scores
 
 
@@ -122,10 +124,14 @@ def conduct(
     with_defaults: bool = True,
     processes: int = 1,
     console: Console | None = None,
+    keep: str | Path | None = None,
+    resume: bool = False,
 ) -> Study:
     """Run a case study: "motorcycle", "product" or "gprn".
 
-    With several `processes`, the program that calls this must be safe to import (`if __name__ == "__main__":`).
+    With several `processes`, the program that calls this must be safe to import (`if __name__ == "__main__":`). In the
+    folder `keep` every method has its own file as soon as it is done; with `resume`, what the same case study left
+    there when it was interrupted is not run again.
     """
     if name not in CASES:
         raise ValueError(f"unknown case study {name!r}: choose from {', '.join(CASES)}")
@@ -137,12 +143,25 @@ def conduct(
     defaults = beyond.defaults_for(name) if with_defaults else ()
     todo = [Job(name, entry.name, False, chosen, count) for entry in entries]
     todo += [Job(name, default.name, True, chosen, count) for default in defaults]
+    shelf = None if keep is None else Shelf(Path(keep))
+    known = {job: shelf.get(job) for job in todo} if resume and shelf is not None else {}
+    known = {job: kept for job, kept in known.items() if kept is not None}
+    left = [job for job in todo if job not in known]
     with _Bars(case, todo, console) as bars:
-        found = perform_all(todo, processes, bars.tell)
+        for job in known:
+            bars.tell(job, job.size)
+        known |= zip(
+            left, perform_all(left, processes, bars.tell, _ignore if shelf is None else shelf.put), strict=True
+        )
+    found = [known[job] for job in todo]
     outcomes = tuple(Outcome(entry, runs) for entry, runs in zip(entries, found, strict=False))
     endings = found[len(entries) :]
     named = {default.name: ending for default, ending in zip(defaults, endings, strict=True)}
     return Study(case, chosen, outcomes, named)
+
+
+def _ignore(job: Job, found: tuple[Any, ...]) -> None:
+    pass
 
 
 class _Bars:
