@@ -32,7 +32,14 @@ def test_the_demo_tells_three_stories_and_writes_a_report(tmp_path, console):
     assert coal.energy == pytest.approx(171.298, abs=1e-2)
     assert iris.energy == pytest.approx(60.245, abs=1e-2)
     sentences = " ".join(console.file.getvalue().split())
-    for words in ("slowed down most at about 21 ms", "3.5 a year in 1870", "73 of 100 flowers", "index.html"):
+    for words in (
+        "slowed down most at about 21 ms",
+        "3.5 a year in 1870",
+        "40177 rows",
+        "ns a row",
+        "73 of 100 flowers",
+        "index.html",
+    ):
         assert words in sentences
     folder = tmp_path / "new" / "folder" / "report"
     names = ("motorcycle_noise_that_changes", "coal_mines_counts_over_time", "iris_two_classes")

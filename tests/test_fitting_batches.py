@@ -109,6 +109,22 @@ def test_noise_does_not_pass_for_progress_nor_progress_for_noise():
     assert is_level(falling, 2e-3) and not is_level(falling, 1e-5)
 
 
+def test_a_start_without_an_energy_is_passed_over(monkeypatch):
+    before, energies, places = batches.settle, [], []
+
+    def settle(slots, constants, rows, free):
+        energy, product = before(slots, constants, rows, free)
+        energies.append(float(energy) if energies else np.nan)
+        places.append(free)
+        return energies[-1], product
+
+    monkeypatch.setattr(batches, "settle", settle)
+    start = batches._read(model(), X, Y, None, False, np.random.default_rng(0))
+    learner = batches._Learner(start, ng.VI(), None, 100, 0.05, 0)
+    in_double(learner.begin)()
+    np.testing.assert_allclose(learner.free, places[np.nanargmin(energies)], rtol=1e-12)
+
+
 # One run like another ---------------------------------------------------------------------------------
 
 

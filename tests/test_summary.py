@@ -1,11 +1,13 @@
 """What a summary shows, and that each of its warnings is given where it should be and only there."""
 
+import io
 import json
 import re
 import types
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import newtongp as ng
 from newtongp import summary as room
@@ -95,6 +97,9 @@ def test_a_fit_says_what_was_done_to_every_hyperparameter():
     lines = str(summary).splitlines()
     assert any(re.search(r"kernel\[1\].lengthscale +0.5 +- +x +fixed", line) for line in lines)
     assert any("tied to likelihood.variance" in line for line in lines)
+    narrow = io.StringIO()
+    Console(file=narrow, width=80).print(summary)
+    assert all(name in narrow.getvalue() for name in found)
     assert f"{facts['fit']['iterations']} iterations, {result.evaluations} evaluations" in str(summary)
     assert "from priors on hyperparameters" in str(summary)
 

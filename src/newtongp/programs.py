@@ -70,6 +70,7 @@ def run(
             if any(isinstance(leaf, jax.Array) for i in donated for leaf in jax.tree.leaves(args[i])):
                 raise _NotKept("arrays would be used up by a program that then fails")
             file = folder / f"{function.__name__.strip('_')}-{_key(question, args, static)}"
+    # Keeping programs saves time, and is never a reason to fail: JAX itself is asked then.
     except Exception:
         return None
     if known is None:
@@ -332,6 +333,7 @@ def _attempt(load: Callable[[], _Program], leaves: Sequence[Any]) -> tuple[_Prog
         return program, answer
     except _NotKept:
         raise
+    # A file from elsewhere, or a runtime that cannot do with it: compiled anew, if it is the program's own fault.
     except Exception:
         return None
 

@@ -133,6 +133,8 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
 
     before = jobs.perform
     monkeypatch.setattr(jobs, "perform", perform)
+    with pytest.raises(ValueError, match="resume=True needs the folder"):
+        study.conduct("motorcycle", resume=True)
     with pytest.raises(KeyboardInterrupt):
         again()
     [kept] = tmp_path.iterdir()

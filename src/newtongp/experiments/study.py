@@ -140,6 +140,8 @@ def conduct(
     count = case.iterations if iterations is None else iterations
     if count < 1:
         raise ValueError(f"iterations must be at least 1, got {count}")
+    if resume and keep is None:
+        raise ValueError("resume=True needs the folder in which an earlier run has kept its methods: give keep")
     defaults = beyond.defaults_for(name) if with_defaults else ()
     todo = [Job(name, entry.name, False, chosen, count) for entry in entries]
     todo += [Job(name, default.name, True, chosen, count) for default in defaults]

@@ -245,6 +245,7 @@ def fit(
     if inference_steps > MOST_STEPS:
         raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
     tol = float(parameter(tol, "tol", lower=0.0))
+    key = as_key(key)
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         from .batches import fit_in_batches
 

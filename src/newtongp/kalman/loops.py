@@ -80,6 +80,7 @@ def _attribute_works() -> bool:
         with jax.ensure_compile_time_eval():
             _, found = jax.jit(_marked(run))(np.float32(1.0), np.ones(3, np.float32))
             found = np.asarray(found)
+    # As with options: whatever the compiler says, it means no.
     except Exception:
         return False
     carry, wanted = 1.0, []

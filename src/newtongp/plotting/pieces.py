@@ -23,7 +23,7 @@ _CLASSES = ("#2a6f97", "#c8553d", "#588157", "#7a5195", "#d8973c", "#5f6b6d", "#
 def require_matplotlib() -> None:
     """An ImportError that says what to install, where matplotlib is missing."""
     try:
-        import matplotlib.figure  # noqa: F401
+        import matplotlib.figure  # noqa: F401 - only to see whether it is there
     except ImportError:
         raise ImportError("plots need matplotlib: pip install 'newtongp[plot]'") from None
 
