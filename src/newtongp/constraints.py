@@ -28,6 +28,10 @@ class Constraint(abc.ABC):
         """How many free numbers an array of this shape has."""
         return math.prod(shape)
 
+    def logarithms(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Which free numbers are logarithms: to go far in those leads to overflow."""
+        return np.full(self.size(shape), self.is_positive)
+
     @abc.abstractmethod
     def to_free(self, value: np.ndarray) -> np.ndarray:
         """The free numbers of a value, flat; not finite where the value is not inside."""
@@ -95,6 +99,9 @@ class Between(Constraint):
 class Covariance(Constraint):
     """A variance, a vector of variances, or a positive definite matrix, by the logarithms of its Cholesky pivots.
 
+    What is left of the pivot in a row of the Cholesky factor is in units of it: free numbers have no unit, whatever
+    that of the matrix is.
+
     >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
     >>> free = Covariance().to_free(matrix)
     >>> free.shape, bool(np.allclose(Covariance().from_free(free, (2, 2)), matrix))
@@ -106,6 +113,12 @@ class Covariance(Constraint):
     def size(self, shape):
         return math.prod(shape) if len(shape) < 2 else shape[-1] * (shape[-1] + 1) // 2
 
+    def logarithms(self, shape):
+        if len(shape) < 2:
+            return Positive().logarithms(shape)
+        rows, columns = np.tril_indices(shape[0])
+        return rows == columns
+
     def to_free(self, value):
         if np.ndim(value) < 2:
             return Positive().to_free(value)
@@ -113,16 +126,16 @@ class Covariance(Constraint):
         if factor is None:
             return np.full(self.size(np.shape(value)), np.nan)
         rows, columns = np.tril_indices(value.shape[0])
-        entries = factor[rows, columns]
-        return np.where(rows == columns, np.log(np.abs(entries)), entries)
+        pivots = np.diagonal(factor)[rows]
+        return np.where(rows == columns, np.log(pivots), factor[rows, columns] / pivots)
 
     def from_free(self, free, shape):
         if len(shape) < 2:
             return Positive().from_free(free, shape)
         rows, columns = np.tril_indices(shape[0])
         on_diagonal = rows == columns
-        entries = jnp.where(on_diagonal, jnp.exp(jnp.where(on_diagonal, free, 0.0)), free)
-        factor = jnp.zeros(shape).at[rows, columns].set(entries)
+        pivots = jnp.exp(free[np.flatnonzero(on_diagonal)])
+        factor = jnp.zeros(shape).at[rows, columns].set(jnp.where(on_diagonal, 1.0, free)) * pivots[:, None]
         return factor @ factor.T
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
-from .constraints import Real
+from .constraints import Covariance, Real
 from .data import Data
 from .kernels import Active, Product, Sum
 from .likelihoods.base import Likelihood, over_rows, row_covariance, row_log_prob, row_mean
@@ -119,6 +119,7 @@ def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -
         return still
     try:
         jacobian, noise = (np.asarray(part) for part in _slopes_and_noise_at(mean, likelihood))
+        elsewhere = np.asarray(_slopes_and_noise_at(mean + 1.0, likelihood)[0])
     except (TypeError, ValueError):
         # Row parameters, one a row: the guess does without.
         return still
@@ -128,8 +129,9 @@ def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -
     with np.errstate(all="ignore"):
         variances = np.where(slopes > 0.0, explained / slopes / max(1, np.sum(slopes > 0.0)), still)
     variances = np.where(np.isfinite(variances) & (variances > 0.0), variances, still)
-    # A latent behind a link does not move by many units, whatever the moments say.
-    return variances if _is_location(likelihood) else np.clip(variances, 0.1, 10.0)
+    # A latent behind a link does not move by many units, whatever the moments say: its slope changes on the way.
+    linked = np.any(np.abs(elsewhere - jacobian) > 1e-9 * np.abs(jacobian), axis=0)
+    return np.where(linked, np.clip(variances, 0.1, 10.0), variances)
 
 
 def guess(model: Model, scales: Scales, learned: list[Learned]) -> list[np.ndarray]:
@@ -142,6 +144,8 @@ def _guess_one(model: Model, scales: Scales, each: Learned) -> np.ndarray:
     value = _guessed_value(model, scales, each, path)
     if value is None:
         return each.start
+    if isinstance(each.slot.constraint, Covariance) and len(each.slot.shape) == 2:
+        value = value * np.eye(each.slot.shape[0])
     value = np.broadcast_to(value, each.slot.shape).astype(float)
     lower = -np.inf if each.lower is None else each.lower
     upper = np.inf if each.upper is None else each.upper
