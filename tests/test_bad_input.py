@@ -283,6 +283,8 @@ CONSTRUCTIONS = {
     "order 2.5": (lambda: ng.GaussHermite(2.5), "order", "2.5"),
     "unscented order": (lambda: ng.Unscented(4), "order must be 3 or 5", "4"),
     "kappa of order 5": (lambda: ng.Unscented(5, kappa=1.0), "kappa", "1.0", "leave it out"),
+    "quasi-random count": (lambda: ng.QuasiRandom(100), "count must be a power of 2", "100"),
+    "too few nodes": (lambda: ng.QuasiRandom(16).rule(5), "QuasiRandom(16) has too few nodes for 5 latents"),
     "too many nodes": (lambda: ng.GaussHermite(20).rule(6), "GaussHermite(20) in 6 dimensions", "Unscented(5)"),
     "PEP x Gauss-Newton": (
         lambda: ng.PowerEP(0.5, curvature=ng.GaussNewton()),

@@ -1,12 +1,14 @@
 """Predictions of y against direct integration with SciPy, and of f against NumPy."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import integrate, special, stats
 
 import newtongp as ng
 from newtongp import predict
+from newtongp.precision import in_double
 
 likelihoods = ng.likelihoods
 MEANS, STDS = np.array([-0.5, 0.2, 1.0]), np.array([0.1, 0.5, 1.0])
@@ -176,6 +178,33 @@ def test_little_noise_does_not_show_the_nodes():
     shifted = ng.Gaussian(np.array([[0.0, np.log(0.1)]]), latent.covariance)
     found = ng.Prediction(likelihoods.HeteroscedasticGaussian("exp"), shifted, None).quantile([0.025, 0.3])
     np.testing.assert_allclose(found[:, 0], stats.norm(0.0, np.sqrt(1.01)).ppf([0.025, 0.3]), rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [None, ng.Unscented(5)], ids=["default", "negative weights"])
+def test_probabilities_of_many_classes_are_none_of_them_negative(rule):
+    """Eight wide latents: an average over nodes with negative weights was below zero for some classes."""
+    rng = np.random.default_rng(0)
+    latent = ng.Gaussian(3.0 * rng.normal(size=(40, 8)), np.broadcast_to(25.0 * np.eye(8), (40, 8, 8)))
+    prediction = ng.Prediction(likelihoods.Softmax(8), latent, rule)
+    draws = latent.mean[:, None] + 5.0 * rng.normal(size=(1, 20_000, 8))
+    np.testing.assert_allclose(prediction.probabilities, special.softmax(draws, axis=2).mean(1), atol=0.015)
+    assert np.all(prediction.probabilities > 0.0)
+    y = rng.integers(0, 8, (40, 1))
+    found = in_double(predict._log_densities)(prediction.likelihood, rule, latent, y.astype(float))
+    np.testing.assert_allclose(found, np.log(np.take_along_axis(prediction.probabilities, y, axis=1)[:, 0]), rtol=1e-9)
+
+
+class Window(ng.Likelihood):
+    """y is within 1 of f, and nowhere else."""
+
+    def log_prob(self, y, f):
+        return jnp.where(jnp.abs(y - f) <= 1.0, -np.log(2.0), -jnp.inf)
+
+
+def test_what_is_impossible_has_a_density_of_zero():
+    latent = ng.Gaussian(np.zeros((2, 1)), np.full((2, 1, 1), 1e-4))
+    found = in_double(predict._log_densities)(Window(), None, latent, np.array([[0.0], [50.0]]))
+    np.testing.assert_array_equal(found, [pytest.approx(-np.log(2.0)), -np.inf])
 
 
 # Distribution functions ---------------------------------------------------------------------------

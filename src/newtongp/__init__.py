@@ -15,7 +15,7 @@ from . import _imports
 
 with _imports.without_collector():
     from . import kernels, likelihoods, means
-    from .cubature import Cubature, GaussHermite, PointRule, Unscented
+    from .cubature import Cubature, GaussHermite, PointRule, QuasiRandom, Unscented
     from .gaussian import Gaussian, Sites
     from .infer import infer, iterate
     from .likelihoods.base import Likelihood
@@ -99,6 +99,7 @@ __all__ = [
     "PowerEP",
     "Prediction",
     "QuasiNewton",
+    "QuasiRandom",
     "Result",
     "Riemannian",
     "Sites",

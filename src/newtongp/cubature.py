@@ -5,12 +5,14 @@ Kalman smoother, the unscented rules make it the unscented one, Gauss-Hermite th
 """
 
 import abc
+import functools
 import itertools
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.special import ndtri
 
 from . import linalg
 from .gaussian import Gaussian
@@ -47,7 +49,7 @@ class GaussHermite(Cubature):
         if self.order**dimension > _MAX_NODES:
             raise ValueError(
                 f"GaussHermite({self.order}) in {dimension} dimensions needs {self.order**dimension} nodes: "
-                "use Unscented(5), or a lower order"
+                "use Unscented(5), QuasiRandom(1024), or a lower order"
             )
         with np.errstate(all="ignore"):
             points, weights = np.polynomial.hermite_e.hermegauss(self.order)
@@ -109,6 +111,40 @@ class Unscented(Cubature):
         return nodes, weights
 
 
+class QuasiRandom(Cubature):
+    """Nodes of equal weight at points of a Sobol sequence, with their mirror images: exact up to degree 3.
+
+    Its error falls with the number of nodes faster than that of random draws, in any dimension, and no weight is
+    negative: the rule for densities of many latents, of which the unscented rules see too little.
+
+    >>> QuasiRandom(256).rule(8)[0].shape
+    (256, 8)
+    """
+
+    count: int = eqx.field(static=True, default=1024)
+
+    def __check_init__(self):
+        _check_integer(self.count, "count", 4)
+        if self.count & (self.count - 1):
+            raise ValueError(f"count must be a power of 2, got {self.count!r}")
+
+    def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
+        if self.count < 4 * dimension:
+            raise ValueError(f"QuasiRandom({self.count}) has too few nodes for {dimension} latents: use more")
+        return _sobol_nodes(self.count, dimension), np.full(self.count, 1.0 / self.count)
+
+
+@functools.lru_cache(maxsize=8)
+def _sobol_nodes(count: int, dimension: int) -> np.ndarray:
+    # Loading it takes longer than all else in this module.
+    from scipy.stats import qmc
+
+    uniform = qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(count // 2)
+    half = ndtri(uniform)
+    nodes = np.concatenate([half, -half])
+    return nodes @ np.linalg.inv(np.linalg.cholesky(nodes.T @ nodes / count)).T
+
+
 class PointRule(Cubature):
     """One node at the mean: turns VI into Newton, and posterior linearisation into Taylor.
 
@@ -158,7 +194,7 @@ def default_cubature(dimension: int) -> Cubature:
 
     Product Gauss-Hermite rules up to four latents, of 20 nodes each for one or two, 8 for three and 5 for four; above,
     the unscented rule of order 5. Some of its weights are negative, which costs the guarantees that come from averages
-    of positive numbers; `Unscented(3)` has none, and is much less accurate.
+    of positive numbers; `Unscented(3)` has none, and is much less accurate, `QuasiRandom(1024)` none but many nodes.
     """
     return GaussHermite(_PRODUCT_ORDERS[dimension]) if dimension in _PRODUCT_ORDERS else Unscented(5)
 

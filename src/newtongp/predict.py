@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import data as data_room
-from .cubature import Cubature, PointRule, nodes_and_weights
+from .cubature import Cubature, PointRule, QuasiRandom, has_negative_weights, nodes_and_weights
 from .gaussian import Gaussian, Sites, cavity, widened
 from .likelihoods.base import (
     Likelihood,
@@ -304,8 +304,22 @@ def cubature_for(result: Result) -> Cubature | None:
     return None if isinstance(rule, PointRule) else rule
 
 
-def _rule(cubature: Cubature | None, likelihood: Likelihood, fine: _FineRule) -> Cubature:
-    return fine if likelihood.num_latents == 1 else moment_rule(likelihood, cubature)
+def _refined(fine: _FineRule) -> Callable[[Cubature, int], Cubature]:
+    """Our own rule where one latent needs nodes; and none with negative weights, by which a probability may be one."""
+
+    def refine(rule: Cubature, dimension: int) -> Cubature:
+        if dimension == 1:
+            return fine
+        return QuasiRandom() if has_negative_weights(rule, dimension) else rule
+
+    return refine
+
+
+def _moment_rule(cubature: Cubature | None, likelihood: Likelihood) -> Cubature:
+    rule = moment_rule(likelihood, cubature)
+    # For polynomials it is exact, whatever its weights are.
+    exact = cubature is None and likelihood.log_prob_degree is not None and likelihood.num_latents > 1
+    return rule if exact else _refined(_FOR_DENSITIES)(rule, likelihood.num_latents)
 
 
 def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
@@ -357,7 +371,7 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian):
     """E[y] = E[E[y|f]] and Cov[y] = E[Cov[y|f]] + Cov[E[y|f]]."""
 
     def row(likelihood, gaussian):
-        rule = _rule(cubature, likelihood, _FOR_DENSITIES)
+        rule = _moment_rule(cubature, likelihood)
         nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
         means = jax.vmap(lambda f: row_mean(likelihood, f))(nodes)
         noises = jax.vmap(lambda f: row_covariance(likelihood, f))(nodes)
@@ -372,12 +386,11 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian):
 @jax.jit
 def _class_probabilities(likelihood, cubature, latent: Gaussian) -> Float[Array, "M K"]:
     def row(likelihood, gaussian):
-        nodes = place_nodes(
-            likelihood, gaussian, cubature if likelihood.num_latents > 1 else None, True, _FOR_DENSITIES
-        )
+        rule = cubature if likelihood.num_latents > 1 else None
+        nodes = place_nodes(likelihood, gaussian, rule, True, _refined(_FOR_DENSITIES))
         found = nodes.weights @ jax.vmap(lambda f: row_probabilities(likelihood, f))(nodes.points)
-        # Rules with negative weights can leave [0, 1] a little.
-        return jnp.maximum(found, 0.0) / jnp.sum(jnp.maximum(found, 0.0))
+        # They sum to 1 up to rounding.
+        return found / jnp.sum(found)
 
     return _over_rows(likelihood, row, latent)
 
@@ -387,7 +400,8 @@ def _log_densities(likelihood, cubature, latent: Gaussian, y: Float[Array, "M P"
     def row(likelihood, gaussian, y):
         # Where only one latent needs nodes, our own rule is finer than the method's.
         few = likelihood.num_latents - len(likelihood.linear_latents) <= 1
-        return log_expected_density(likelihood, y, gaussian, None if few else cubature, fine=_FOR_DENSITIES)
+        rule = None if few else cubature
+        return log_expected_density(likelihood, y, gaussian, rule, refine=_refined(_FOR_DENSITIES))
 
     return _over_rows(likelihood, row, latent, y)
 
@@ -414,14 +428,14 @@ class _Mixture(NamedTuple):
     density: Callable
 
 
-def _mixture(likelihood: Likelihood, cubature: Cubature | None, gaussian: Gaussian, fine: Cubature) -> _Mixture:
+def _mixture(likelihood: Likelihood, cubature: Cubature | None, gaussian: Gaussian, fine: _FineRule) -> _Mixture:
     """Given the other latents, y is Gaussian where some enter linearly: those need no nodes, and would need many.
 
     A method's own rule is for all latents at once, and is used where there are no linear ones.
     """
     count = likelihood.num_latents - len(likelihood.linear_latents)
     by_default = count <= 1 or count < likelihood.num_latents
-    nodes = place_nodes(likelihood, gaussian, None if by_default else cubature, True, fine)
+    nodes = place_nodes(likelihood, gaussian, None if by_default else cubature, True, _refined(fine))
 
     def standardised(y, f):
         matrix, offset, noise = (jnp.asarray(part) for part in likelihood.linear_form(f[:count]))

@@ -4,6 +4,7 @@ Derivatives of expectations are expectations of derivatives (Bonnet's and Price'
 ∇ₘ E[h] = E[∇h], ∇²ₘ E[h] = E[∇²h], ∇_C E[h] = ½ E[∇²h].
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -126,14 +127,14 @@ def log_expected_density(
     gaussian: Gaussian,
     cubature: Cubature | None,
     power: float = 1.0,
-    fine: Cubature | None = None,
+    refine: Callable[[Cubature, int], Cubature] | None = None,
 ) -> Float[Array, ""]:
-    """log E[p(y | f)^α]: the value alone. `fine` is the default rule where only one latent needs nodes."""
+    """log E[p(y | f)^α]: the value alone, with a rule that may be refined (`place_nodes`)."""
     if cubature is None:
         closed = row_log_expected_power(likelihood, y, gaussian.mean, gaussian.covariance, power)
         if closed is not None:
             return closed
-    nodes = place_nodes(likelihood, gaussian, cubature, density=True, fine=fine)
+    nodes = place_nodes(likelihood, gaussian, cubature, density=True, refine=refine)
     powered = jax.vmap(powered_at(likelihood, y, nodes, power).value)(nodes.points)
     return _log_normaliser(nodes.weights, powered)[0]
 
@@ -192,6 +193,8 @@ def _log_normaliser(
 ) -> tuple[Float[Array, ""], Float[Array, " S"]]:
     """log Σ wₛ exp(vₛ) and the normalised terms, for weights of either sign."""
     largest = jax.lax.stop_gradient(jnp.max(log_values))
+    # Where no node sees any density, the answer is −∞ and no NaN.
+    largest = jnp.where(largest == -jnp.inf, 0.0, largest)
     terms = weights * jnp.exp(log_values - largest)
     total = jnp.sum(terms)
     return largest + jnp.log(total), terms / total

@@ -77,16 +77,15 @@ def place_nodes(
     gaussian: Gaussian,
     cubature: Cubature | None,
     density: bool,
-    fine: Cubature | None = None,
+    refine: Callable[[Cubature, int], Cubature] | None = None,
 ) -> Nodes:
     """Nodes for this Gaussian: for E[log p], or where p itself is integrated (`density`).
 
-    `fine` takes the place of the default rule where only one latent needs nodes.
+    `refine` says what takes the place of a rule for so many latents.
     """
     parts = split(likelihood, cubature)
     rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
-    if cubature is None and fine is not None and len(parts.others) == 1:
-        rule = fine
+    rule = rule if refine is None else refine(rule, len(parts.others))
     arranged = parts.arrange(gaussian)
     standard, weights = rule.rule(len(parts.others))
     root = small_root(arranged.covariance)
