@@ -3,6 +3,7 @@
 import warnings
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -297,3 +298,19 @@ def test_progress_tells_rows_per_second(capsys):
 def test_bad_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+class UndefinedSlope(ng.Likelihood):
+    """A density with a slope that is not a number where y is 0."""
+
+    def log_prob(self, y, f):
+        return -0.5 * (y - f) ** 2 + jnp.where(y == 0.0, jnp.sqrt(jnp.maximum(0.0 * f, 0.0)), 0.0)
+
+
+@pytest.mark.parametrize("storage", ["full", "tied"])
+def test_a_row_without_an_update_is_no_converged_row(storage):
+    y = np.sin(X[:, 0]) + 1.5
+    y[7] = 0.0
+    model = ng.Model(ng.SparseGP(MATERN, INDUCING, storage=storage), UndefinedSlope())
+    result = ng.infer(model, X, y, batch_size=110, max_steps=3, throw=False)
+    assert result.status is ng.Status.NON_FINITE and not np.isfinite(result.residual)

@@ -83,7 +83,7 @@ def visit(shared: Shared, rows: DeviceRows, kept: Kept, step_size: Any, total: A
     start = kept.product
     if method.initial_precision > 0.0:
         start = start + product_of(features, prior_mean, jax.tree.map(jnp.subtract, sites, _at(rows.index, kept.sites)))
-    # Where precisions are PSD every step is safe; elsewhere it has to lower what the method minimises.
+    # Where precisions are PSD every posterior is proper; elsewhere a step has to lower what the method minimises too.
     guarded = method.objective is not None and not method.expects_psd(rows.likelihood)
     objective = _objective_of_batch(shared, rows, start, sites) if guarded else lambda belief: jnp.zeros(())
     highest = objective(kept.belief)

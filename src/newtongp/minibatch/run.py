@@ -106,7 +106,7 @@ class BatchRun:
                 step_size = max(0.5 * step_size, _PATIENT) if squares > before else longer
             before = squares
         seen = self._inspect(kept, bar) if seen is None else seen
-        if not np.isfinite(seen.energy):
+        if not np.isfinite(seen.energy) or not np.isfinite(seen.residual):
             status = Status.IMPROPER_CAVITY if not seen.proper else Status.NON_FINITE
         ending = _Ending(status, seen.energy, seen.residual, len(history), history)
         belief = kept.belief
@@ -126,7 +126,8 @@ class BatchRun:
         for batch, rows in self._batches(False, bar):
             seen = to_host(inspect(self.shared, rows, kept))
             energy, constant = energy + float(seen.energy), constant + float(seen.constant)
-            largest, proper = max(largest, float(seen.largest)), proper and bool(seen.proper)
+            # NaN has to stay: with `max` it would be lost.
+            largest, proper = float(np.maximum(largest, seen.largest)), proper and bool(seen.proper)
             inside = np.arange(self.filled) < batch.count
             for into, found in ((marginals, seen.marginals), (whole, seen.whole)):
                 jax.tree.map(lambda a, b, r=batch.index[inside], i=inside: a.__setitem__(r, b[i]), into, found)
@@ -202,7 +203,7 @@ class BatchRun:
                     bar.passed(point.energy)
                     if self.fixed is None:
                         step_size = min(1.0, 2.0 * step_size)
-                elif not np.isfinite(point.energy):
+                elif not np.isfinite(point.energy) or not np.isfinite(point.residual):
                     return _Ending(Status.NON_FINITE, point.energy, point.residual, steps, history), tied
                 best = point
                 if self.tol > 0.0 and point.residual <= self.tol:
