@@ -75,6 +75,16 @@ def test_a_prior_too_wide_for_the_likelihood_starts_from_sites_that_hold_it():
     assert np.all(np.isfinite(result.history.energy))
 
 
+def test_the_start_does_not_depend_on_who_watches():
+    """Everything is finite at this prior, but no step leads on from it."""
+    model = ng.Model(ng.GP(ng.kernels.Matern32(variance=200.0)), ng.likelihoods.Gamma(400.0))
+    silent, shown = (ng.infer(model, X, np.exp(Y), progress=progress) for progress in (False, True))
+    assert silent.status.ok and shown.status.ok
+    assert shown.energy == pytest.approx(silent.energy, abs=1e-6)
+    *_, last = ng.iterate(model, X, np.exp(Y), tol=1e-6)
+    assert last.energy == pytest.approx(silent.energy, abs=1e-6)
+
+
 @pytest.mark.parametrize("power", [0.5, 1.0])
 def test_power_ep_survives_a_likelihood_narrower_than_the_gaps_between_nodes(power):
     rng = np.random.default_rng(0)

@@ -91,7 +91,8 @@ class Run:
     def begin(self, capacity: int) -> Loop:
         """The loop at its starting point."""
         return self._first_sound(
-            lambda sites: self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), 0)
+            lambda sites: self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), 0),
+            lambda loop: self.advance(loop, 1),
         )
 
     def advance(self, loop: Loop, until: int) -> Loop:
@@ -111,11 +112,12 @@ class Run:
             give_back_memory()
         return self._first_sound(attempt)
 
-    def _first_sound(self, attempt: Any) -> Any:
-        """What the first start leads to that leads anywhere."""
-        reached = None
+    def _first_sound(self, attempt: Any, proceed: Any = None) -> Any:
+        """What the first start leads to that leads anywhere; `proceed` goes on to where that can be seen."""
+        found = reached = None
         for sites in self._starts():
-            reached = attempt(sites)
+            found = attempt(sites)
+            reached = found if proceed is None else proceed(found)
             # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
             nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
             if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):
@@ -126,7 +128,7 @@ class Run:
                 f"sites cannot be started from ({Status(int(reached.status)).name.lower()}): start from "
                 f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
             )
-        return reached
+        return found
 
     def result(self, report: Report) -> Result:
         """What a user gets."""
