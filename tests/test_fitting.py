@@ -19,7 +19,7 @@ from sklearn.gaussian_process import kernels as scikit
 import newtongp as ng
 from newtongp import parameters
 from newtongp.choices import check_choices
-from newtongp.fitting import fit, objective, whole
+from newtongp.fitting import checkpoint, fit, objective, whole
 from newtongp.parameters import choose
 from newtongp.precision import in_double
 from newtongp.problem import Setup
@@ -275,12 +275,16 @@ def test_a_prior_makes_it_a_map_estimate():
 
 
 def test_weak_priors_stop_what_the_data_cannot_decide():
-    """Independent noise: nothing bounds the lengthscale of a function that is not there."""
+    """Noise about a constant: nothing bounds the lengthscale."""
     rng = np.random.default_rng(0)
-    x, y = np.linspace(0.0, 1.0, 30), rng.normal(size=30)
-    result = fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Gaussian()), x, y)
-    assert result.status is ng.Status.CONVERGED
-    assert 1e-6 < result.learned["kernel.lengthscale"] < 1e4 and 0.3 < result.learned["likelihood.variance"] < 3.0
+    x, y = np.linspace(0.0, 1.0, 30), 2.0 + 0.3 * rng.normal(size=30)
+    found = {
+        weak: fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Gaussian()), x, y, weak_priors=weak, standard_errors=False)
+        for weak in (True, False)
+    }
+    assert all(result.status is ng.Status.CONVERGED for result in found.values())
+    assert 10.0 < found[True].learned["kernel.lengthscale"] < 100.0 < 0.1 * found[False].learned["kernel.lengthscale"]
+    assert found[True].energy == pytest.approx(found[False].energy, abs=0.1)
 
 
 def test_by_name_there_is_a_mean_and_a_lengthscale_for_every_column():
@@ -293,6 +297,19 @@ def test_by_name_there_is_a_mean_and_a_lengthscale_for_every_column():
     # The second column says nothing.
     assert lengthscale.shape == (2,) and lengthscale[1] > 300.0 and lengthscale[0] < 5.0
     assert "mean.value" in result.learned
+
+
+def test_a_matrix_is_learned_in_any_unit_and_from_anywhere():
+    rng = np.random.default_rng(1)
+    x = np.linspace(0.0, 10.0, 40)
+    noise = rng.multivariate_normal([0.0, 0.0], [[1.0, 0.9], [0.9, 1.0]], size=40)
+    y = np.column_stack([3.0 * np.sin(x), 3.0 * np.cos(x)]) + noise
+    kernel = ng.kernels.Independent([ng.kernels.Matern52(2.0), ng.kernels.Matern52(2.0)])
+    model = ng.Model(ng.MarkovGP(kernel), L.MultivariateGaussian(np.eye(2)))
+    small, large = (fit(model, x, unit * y, standard_errors=False, restarts=1) for unit in (1.0, 1000.0))
+    np.testing.assert_allclose(large.learned["likelihood.noise"], 1e6 * small.learned["likelihood.noise"], rtol=1e-3)
+    assert small.learned["likelihood.noise"][0, 1] > 0.5
+    assert large.energy == pytest.approx(small.energy + y.size * np.log(1000.0), abs=1e-4)
 
 
 def test_nothing_to_learn_is_inference():
@@ -309,6 +326,10 @@ def test_nothing_to_learn_is_inference():
         ({"parameters": {"lenghtscale": ng.Fixed()}}, "has no parameter 'lenghtscale'.*kernel.lengthscale"),
         ({"parameters": {"lengthscale": 1.0}}, r'parameters\["lengthscale"\] must be Fixed\(\)'),
         ({"parameters": {"lengthscale": ng.Tied("nothing")}}, "no parameter 'nothing'"),
+        (
+            {"parameters": {"lengthscale": ng.Fixed(), "kernel.variance": ng.Tied("lengthscale")}},
+            "kernel.variance is tied to kernel.lengthscale, which is not learned",
+        ),
         ({"max_steps": -1}, "max_steps must be an integer of at least 0, got -1"),
         ({"tol": 0.0}, "tol must be greater than 0"),
         ({"restarts": 1.5}, "restarts must be an integer"),
@@ -384,6 +405,39 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     fit(model, x, y, max_steps=1, checkpoint=file, throw=False, standard_errors=False)
     with pytest.raises(ValueError, match=r"checkpoint .* is of another fit"):
         fit(model, x, y + 1.0, max_steps=1, checkpoint=file)
+    for other in ({"inference_steps": 3}, {"step": ng.Constant(0.5)}, {"parameters": {"variance": ng.Free(upper=9.0)}}):
+        with pytest.raises(ValueError, match=r"checkpoint .* is of another fit"):
+            fit(model, x, y, max_steps=1, checkpoint=file, **other)
+
+
+def test_fewer_steps_do_not_shorten_a_checkpoint(tmp_path):
+    x, y = data()
+    model, file = ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson()), tmp_path / "fit"
+    fit(model, x, y, max_steps=3, checkpoint=file, throw=False, standard_errors=False)
+    before = file.read_bytes()
+    first = fit(model, x, y, max_steps=0, checkpoint=file, throw=False, standard_errors=False)
+    assert first.status is ng.Status.MAX_STEPS and len(first.fit_history) == 0
+    assert file.read_bytes() == before
+
+
+def test_the_mark_of_a_checkpoint_knows_functions_and_no_addresses():
+    def marked(source):
+        """Of a function that is made anew, as in another process."""
+        return checkpoint.fingerprint(ng.GP(ng.kernels.RBF(), mean=eval(source)), [], [])
+
+    assert marked("lambda x: x[0]") == marked("lambda x: x[0]")
+    assert marked("lambda x: x[0]") != marked("lambda x: 2.0 * x[0]")
+    assert marked("(lambda a: lambda x: a * x[0])(1.0)") != marked("(lambda a: lambda x: a * x[0])(2.0)")
+
+
+def test_inference_that_did_not_converge_is_told():
+    x, y = data()
+    model, step = ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson()), ng.Constant(0.01)
+    fixed = {"lengthscale": ng.Fixed(), "variance": ng.Fixed()}
+    with pytest.warns(ng.ConvergenceWarning, match=r"max_steps \(residual .*raise inference_steps"):
+        result = fit(model, x, y, step=step, parameters=fixed, inference_steps=1)
+    assert result.inference_status is ng.Status.MAX_STEPS
+    assert "raise inference_steps" in str(result.summary(checks=False))
 
 
 def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
@@ -400,6 +454,35 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
     with pytest.warns(ng.ConvergenceWarning, match="interrupted"):
         result = fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson()), x, y)
     assert result.status is ng.Status.INTERRUPTED and np.isfinite(result.energy)
+
+
+def test_an_interrupt_keeps_what_an_unfinished_search_has_found(monkeypatch):
+    x, y = data()
+    before, found = whole._search, []
+
+    def search(evaluator, start, *rest):
+        if found:
+            before(evaluator, found[0].free, *rest)
+            raise KeyboardInterrupt
+        # As if the first search had ended where it began.
+        best = before(evaluator, start, *rest)
+        found.append(best._replace(total=evaluator(start)[0], free=start))
+        return found[0]._replace(free=start)
+
+    monkeypatch.setattr(whole, "_search", search)
+    model = ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson())
+    result = fit(model, x, y, restarts=1, throw=False, standard_errors=False)
+    assert result.status is ng.Status.INTERRUPTED
+    assert result.energy + result.penalty < found[0].total - 0.1
+
+
+def test_an_interrupt_before_anything_is_known_is_one(monkeypatch):
+    def interrupted(self, free):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(whole._Evaluator, "_evaluate", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson()), *data())
 
 
 # Trust --------------------------------------------------------------------------------------------

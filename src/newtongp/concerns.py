@@ -31,7 +31,7 @@ from .precision import in_double
 from .predict import left_out
 from .priors.sparse import SparseGP, SparsePosterior
 from .results import Result
-from .wording import SEARCHES, in_words, inference_status, number, range_words, shown
+from .wording import SEARCHES, in_words, inference_sentence, inference_status, number, range_words, shown
 
 
 class Warned(NamedTuple):
@@ -66,7 +66,7 @@ def _warn_of_endings(result: Result) -> Iterator[Warned]:
         yield Warned("fit", SEARCHES.get(result.status, result.status.sentence))
     ended = inference_status(result)
     if not ended.ok:
-        yield Warned("inference", f"Inference ended with {in_words(ended.name.lower())}. {ended.sentence}")
+        yield Warned("inference", f"Inference ended with {in_words(ended.name.lower())}. {inference_sentence(result)}")
 
 
 _RANGES = 10.0

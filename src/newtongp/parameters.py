@@ -287,7 +287,14 @@ def choose(model: Any, wishes: Mapping[str, Any] | None) -> list[Learned]:
     chosen = []
     for name, each in found.items():
         wish = said.get(name)
-        if targets[name] != name or isinstance(wish, Fixed) or (wish is None and not each.learned):
+        if targets[name] != name:
+            continue
+        if isinstance(wish, Fixed) or (wish is None and not each.learned):
+            for other in (other for other in found if targets[other] == name and other != name):
+                raise ValueError(
+                    f"{other} is tied to {name}, which is not learned: let {name} be Free(), or give {other} the same "
+                    "value in the model and say Fixed() of both"
+                )
             continue
         paths = tuple(found[other].path for other in found if targets[other] == name)
         for other in (other for other in found if targets[other] == name):

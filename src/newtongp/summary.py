@@ -15,7 +15,7 @@ from .methods.presets import FirstOrderVI
 from .methods.rule import Method
 from .parameters import Gamma, LogNormal, Normal, Plausible, hyperparameters
 from .results import Result
-from .wording import SEARCHES, in_words, inference_status, range_words, shown
+from .wording import SEARCHES, in_words, inference_sentence, inference_status, range_words, shown
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -143,7 +143,7 @@ def _facts(result: Result) -> dict[str, Any]:
         "fit": search,
         "inference": {
             "status": ended.name.lower(),
-            "sentence": ended.sentence,
+            "sentence": inference_sentence(result),
             "steps": int(result.steps),
             "residual": _plain(result.residual),
         },

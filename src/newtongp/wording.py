@@ -40,6 +40,14 @@ def inference_status(result: Result) -> Status:
     return result.inference_status if isinstance(result, FitResult) else result.status
 
 
+def inference_sentence(result: Result) -> str:
+    """How inference ended, and what to do about it: within a fit, the number of its steps has a name of its own."""
+    status = inference_status(result)
+    if isinstance(result, FitResult) and status is Status.MAX_STEPS:
+        return "Inference with the learned hyperparameters ran out of steps: raise inference_steps."
+    return status.sentence
+
+
 def range_words(prior: Plausible) -> str:
     """The range of values outside which a weak prior acts."""
     if np.ptp(prior.lower) == 0.0 and np.ptp(prior.upper) == 0.0:

@@ -300,10 +300,12 @@ def is_level(energies: np.ndarray, tol: float) -> bool:
 class _Keeper:
     """A checkpoint with all that decides how a run goes on."""
 
-    def __init__(self, path: Any, learner: _Learner):
+    def __init__(self, path: Any, learner: _Learner, tol: float):
         start = learner.start
-        options = learner.rows.count, learner.size, learner.rate, learner.fixed, learner.seed
-        mark = fingerprint((start.model, learner.method), start.drawn, (learner.space.slots, options))
+        options = learner.rows.count, learner.size, learner.rate, learner.fixed, learner.seed, tol
+        said, priors = learner.space.wishes
+        objects = start.model, learner.method, priors
+        mark = fingerprint(objects, (start.drawn, said), (learner.space.slots, options))
         self.file = Checkpoint(path, "newtongp fit checkpoint in batches", mark)
 
     def read(self, learner: _Learner) -> None:
@@ -396,7 +398,7 @@ def fit_in_batches(
     interrupted = False
     if start.space.size:
         learner.begin()
-        keeper = None if checkpoint is None else _Keeper(checkpoint, learner)
+        keeper = None if checkpoint is None else _Keeper(checkpoint, learner, tol)
         if keeper is not None:
             keeper.read(learner)
         with RowProgress(progress, start.rows.count, max_steps) as bar, explained():

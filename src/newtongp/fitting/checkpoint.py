@@ -1,10 +1,16 @@
 """Files that a search can be resumed from."""
 
+import dataclasses
+import functools
 import hashlib
+import re
 import time
+import types
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -48,7 +54,9 @@ class Checkpoint:
 
 
 def fingerprint(objects: Any, arrays: Any, words: Any) -> str:
-    """A text that differs for other objects (leaves and structure), other arrays and other words.
+    """A text that differs for other objects (leaves, structure and functions), other arrays and other words.
+
+    It is the same in another process, where objects are elsewhere in memory.
 
     >>> one, same, other = (fingerprint({"rate": rate}, [np.ones(3)], "words") for rate in (0.1, 0.1, 0.2))
     >>> one == same, one == other
@@ -56,6 +64,35 @@ def fingerprint(objects: Any, arrays: Any, words: Any) -> str:
     """
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves((objects, arrays)):
-        digest.update(np.ascontiguousarray(leaf).tobytes())
-    digest.update(repr((jax.tree.structure(objects), words)).encode())
+        if not callable(leaf):
+            digest.update(np.ascontiguousarray(leaf).tobytes())
+    described = jax.tree.structure(objects), words, [_described(function) for function in _functions(objects)]
+    digest.update(_ADDRESS.sub("", repr(described)).encode())
     return digest.hexdigest()
+
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+
+def _functions(tree: Any) -> Iterator[types.FunctionType]:
+    """All functions that a tree is made with, which its structure knows by their names alone."""
+    if isinstance(tree, types.FunctionType):
+        yield tree
+    elif isinstance(tree, functools.partial):
+        yield from _functions([tree.func, tree.args, tree.keywords])
+    elif isinstance(tree, eqx.Module):
+        for field in dataclasses.fields(tree):
+            yield from _functions(getattr(tree, field.name, None))
+    elif isinstance(tree, Mapping):
+        yield from _functions(list(tree.values()))
+    elif isinstance(tree, (list, tuple)):
+        for part in tree:
+            yield from _functions(part)
+
+
+def _described(function: types.FunctionType) -> Any:
+    """What a function does, and the values that it closes over."""
+    code = function.__code__
+    constants = [constant.co_code if isinstance(constant, types.CodeType) else constant for constant in code.co_consts]
+    enclosed = [cell.cell_contents for cell in function.__closure__ or ()]
+    return function.__qualname__, code.co_code, code.co_names, constants, function.__defaults__, enclosed

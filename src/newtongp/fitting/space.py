@@ -19,10 +19,12 @@ from ..model import Model
 from ..parameters import Learned, Slot, choose, values_of
 from ..precision import in_double
 from ..results import ConvergenceWarning, InferenceError, Result, Status
-from ..wording import SEARCHES
+from ..wording import SEARCHES, inference_sentence
 
 _LARGEST_FREE = 60.0
-"""Free numbers do not go further than this from zero or from their start, wherever that is."""
+"""Logarithms do not go further than this from their start."""
+_SETTLED = 1e-6
+"""A residual of inference with which `infer` by itself would have been content."""
 _RATIOS = (0.15, 0.5, 2.0, 6.0)
 """Lengthscales to look at before the search, in units of the first guess."""
 
@@ -62,7 +64,7 @@ class Space:
         for each in self.learned:
             size, constraint = each.slot.size, each.slot.constraint
             here = start[begin : begin + size]
-            margin = _LARGEST_FREE if constraint.is_positive else np.inf
+            margin = np.where(constraint.logarithms(each.slot.shape), _LARGEST_FREE, np.inf)
             low, high = here - margin, here + margin
             if each.lower is not None:
                 low = np.maximum(low, _finite(constraint.to_free(each.lower), -np.inf))
@@ -79,6 +81,11 @@ class Space:
             return 0.0, np.zeros(self.size)
         value, slope = _negative_log_prior(jnp.asarray(free), self.priors, self.slots)
         return float(value), np.asarray(slope)
+
+    @property
+    def wishes(self) -> tuple[list[Any], list[Any]]:
+        """All that was said of what is learned, for a checkpoint's mark: numbers, and prior densities."""
+        return [(each.start, each.lower, each.upper) for each in self.learned], self.priors
 
     @property
     def middle(self) -> np.ndarray:
@@ -156,9 +163,15 @@ def _kept_inside(value: np.ndarray, each: Learned) -> np.ndarray:
 
 
 def report_failure(found: FitResult, throw: bool, stacklevel: int) -> None:
-    """Raise if inference failed, warn if the search did not converge; nothing without `throw`."""
-    if found.inference_status.failed and throw:
+    """Raise if inference failed, warn if it or the search did not converge; nothing without `throw`."""
+    if not throw:
+        return
+    if found.inference_status.failed:
         raise InferenceError(found)
-    if not found.status.ok and throw:
+    if not found.status.ok:
         sentence = SEARCHES.get(found.status, found.status.sentence)
         warnings.warn(f"{found.status.name.lower()}: {sentence}", ConvergenceWarning, stacklevel=stacklevel + 1)
+    if not found.inference_status.ok and not found.residual <= _SETTLED:
+        ended = found.inference_status.name.lower()
+        message = f"{ended} (residual {found.residual:.1e}): {inference_sentence(found)}"
+        warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel + 1)

@@ -123,9 +123,10 @@ class _Evaluator:
                 _INNER_TOLERANCE,
             )
             if found.usable:
-                self.sites, self.last = to_host(found.report.sites), found.report
+                self.sites = to_host(found.report.sites)
                 break
         assert found is not None
+        self.last = found.report
         status, steps = int(found.report.status), int(found.report.steps)
         if not found.usable:
             return _Entry(free, np.inf, np.zeros_like(free), status, steps)
@@ -144,7 +145,8 @@ class _Search(NamedTuple):
 def _search(evaluator: _Evaluator, start: np.ndarray, max_steps: int, tol: float, trace: list[float]) -> _Search:
     """L-BFGS-B from one start."""
     lowest: list[Any] = [np.inf, start]
-
+    if max_steps == 0:
+        return _Search(evaluator(start)[0], start, Status.MAX_STEPS, 0)
     units = evaluator.space.units
 
     def bounded(scaled: np.ndarray) -> tuple[float, np.ndarray]:
@@ -271,7 +273,9 @@ def fit(
     method, step = check_choices(model, method, step)
     setup = _set_up(model, x, y)
     space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
-    keeper = None if checkpoint is None else _Keeper(checkpoint, setup, method, space)
+    keeper = None
+    if checkpoint is not None:
+        keeper = _Keeper(checkpoint, setup, (method, step, space.priors), space, int(inference_steps))
     started = time.perf_counter()
     with _progress(progress) as tell:
         evaluator = _Evaluator(setup, method, step, space, int(inference_steps), keeper, tell)
@@ -283,7 +287,7 @@ def fit(
                 bend = curvature(evaluator, min(searches, key=_total).free, space.units)
         except KeyboardInterrupt:
             interrupted = True
-    if keeper is not None:
+    if keeper is not None and len(evaluator.record) >= len(evaluator.replay):
         keeper.write(evaluator.record, evaluator.sites, now=True)
     return _finish(evaluator, searches, trace, interrupted, bend, started, throw)
 
@@ -334,18 +338,22 @@ def _starts(evaluator: _Evaluator, restarts: int, key: Any) -> Iterator[np.ndarr
 def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> FitResult:
     """Infer with what was learned, and put everything together."""
     space, setup = evaluator.space, evaluator.setup
+    if evaluator.best is None and interrupted:
+        raise KeyboardInterrupt
     if evaluator.best is None:
         raise RuntimeError(
             "no hyperparameters were found with which inference works: try infer with fixed ones first, to see why"
         )
     _, free, sites = evaluator.best
-    if searches and np.isfinite(min(map(_total, searches))):
-        lowest = min(searches, key=_total)
-        # The curvature's own evaluations may have found something lower, by rounding: the search's point is kept.
-        free, status = lowest.free, lowest.status
+    if interrupted:
+        status = Status.INTERRUPTED
+    elif space.size == 0:
+        status = Status.CONVERGED
     else:
-        status = Status.CONVERGED if space.size == 0 else Status.MAX_STEPS
-    status = Status.INTERRUPTED if interrupted else status
+        lowest = min(searches, key=_total)
+        status = lowest.status
+        # The curvature's own evaluations may have found something lower, by rounding: the search's point is kept.
+        free = lowest.free if np.isfinite(lowest.total) else free
     model = with_values(space.slots, setup.model, space.values_at(free))
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, _INNER_TOLERANCE)
     result = run.result(evaluator.report_at(free, sites))
@@ -358,9 +366,10 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
 class _Keeper:
     """A checkpoint with the record of all evaluations and the last sites."""
 
-    def __init__(self, path: Any, setup: Setup, method: Any, space: Space):
+    def __init__(self, path: Any, setup: Setup, choices: Any, space: Space, inference_steps: int):
         data = setup.data
-        mark = fingerprint((setup.model, method), (data.x, data.y, data.observed), space.slots)
+        arrays = data.x, data.y, data.observed, space.wishes[0]
+        mark = fingerprint((setup.model, choices), arrays, (space.slots, inference_steps))
         self.file = Checkpoint(path, "newtongp fit checkpoint", mark)
 
     def read(self) -> tuple[list[_Entry], Sites | None]:
