@@ -227,6 +227,18 @@ def test_numbers_of_rows_go_with_their_rows():
         np.testing.assert_allclose(mass, np.exp(exact), rtol=1e-6)
 
 
+def test_inducing_inputs_are_chosen_from_the_rows_of_other_folds():
+    """Of folds with different sizes: the larger one has rows far away, which would be chosen before those near others."""
+    x = np.append([30.0, 40.0], np.linspace(0.0, 6.0, 7))
+    folds = np.array([0, 0, 0, 1, 1, 0, 1, 1, 0])
+    model = ng.Model(ng.SparseGP(MODEL.prior.kernel, 3), MODEL.likelihood)
+    found = ng.cross_validate(model, x, np.sin(x), folds=folds)
+    for label in (0, 1):
+        held = folds == label
+        alone = ng.infer(model, x[~held], np.sin(x[~held]))
+        np.testing.assert_allclose(found.log_density[held], alone.log_density(x[held], np.sin(x[held])), rtol=1e-8)
+
+
 def test_a_function_that_learns_takes_the_place_of_infer(by_blocks):
     calls = []
 

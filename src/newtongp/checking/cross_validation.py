@@ -15,6 +15,7 @@ from ..methods.rule import Method
 from ..model import Model
 from ..precision import in_double
 from ..predict import as_key
+from ..priors.sparse import SparseGP
 from ..results import InferenceError, Result, Status
 from ..times import Clock
 from .calibrate import Calibration, calibration, has_distribution, row_parameters_of
@@ -140,10 +141,11 @@ def cross_validate(
     outputs = outputs_of(data)[:, 0] if model.likelihood.num_outputs == 1 else outputs_of(data)
 
     # Folds of one size are compiled once: some of the rows that are held out fill the others up, without their y, and
-    # their predictions are made several times.
+    # their predictions are made several times. A prior that chooses inducing inputs would choose from those rows too.
     held_out = [np.flatnonzero((assignment == label) & data.observed) for label in labels]
     most_held = max(held.size for held in held_out)
-    most_trained = max(int(np.sum(assignment != label)) for label in labels) if learn is None else 0
+    fills_up = learn is None and not (isinstance(model.prior, SparseGP) and model.prior.inducing is None)
+    most_trained = max(int(np.sum(assignment != label)) for label in labels) if fills_up else 0
 
     log_density = np.full(data.observed.shape, np.nan)
     lower, upper = np.full((2, *data.observed.shape), np.nan)
