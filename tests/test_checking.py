@@ -272,6 +272,16 @@ def test_folds_without_observed_rows_are_not_predicted():
     assert cross_validation._read_folds(["a", "a", "b", "c"], 0, observed)[1] == ["a", "c"]
 
 
+@pytest.mark.parametrize("unit", ["ns", "D"])
+def test_folds_may_be_time_stamps_of_any_unit(unit, by_blocks):
+    months = {"early": "2020-01-01", "middle": "2020-02-01", "late": "2020-03-01"}
+    stamps = np.array([months[label] for label in LABELS.tolist()], dtype=f"datetime64[{unit}]")
+    found = ng.cross_validate(MODEL, X, Y, folds=stamps)
+    np.testing.assert_array_equal(found.labels, np.unique(stamps))
+    np.testing.assert_array_equal(found.log_density, by_blocks.log_density)
+    assert "2020-02-01" in str(found)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -280,6 +290,8 @@ def test_folds_without_observed_rows_are_not_predicted():
         ({"folds": LABELS[:5]}, r"folds must be an integer, or one label a row: 20 .*\(5,\)"),
         ({"folds": 2.5}, "folds must be an integer, or one label a row"),
         ({"folds": np.where(X < 5.0, np.nan, 1.0)}, "folds must have a label for every row, but row 0 is NaN"),
+        ({"folds": np.array(["NaT", *["2020-01-01"] * 19], dtype="M8[D]")}, "label for every row, but row 0 is NaT"),
+        ({"folds": np.array(["a", *[None] * 19], dtype=object)}, "label for every row, but row 1 is None"),
         ({"folds": np.zeros(20)}, r"folds must have at least two labels .* got \[0.0\]"),
         ({"key": 1.5}, "key must be one JAX key"),
         ({"learn": 3}, "learn must be a function of a model, x and y"),

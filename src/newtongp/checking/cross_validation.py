@@ -225,16 +225,24 @@ def _read_folds(folds: Any, key: Any, observed: np.ndarray) -> tuple[np.ndarray,
             f"folds must be an integer, or one label a row: {rows} of them, got {type(folds).__name__} of shape "
             f"{assignment.shape}"
         )
-    wrong = assignment != assignment if assignment.dtype.kind in "fO" else np.zeros(rows, dtype=bool)
-    if np.any(wrong):
-        raise ValueError(f"folds must have a label for every row, but row {np.flatnonzero(wrong)[0]} is NaN")
-    labels = list(np.unique(assignment[observed]).tolist())
+    for row, label in enumerate(assignment if assignment.dtype.kind in "fmMO" else ()):
+        if _is_missing(label):
+            found = "NaN" if isinstance(label, (float, np.floating)) else label
+            raise ValueError(f"folds must have a label for every row, but row {row} is {found}: give it one too")
+    distinct = np.unique(assignment[observed])
+    # NumPy makes integers of stamps in nanoseconds, which are equal to none of them.
+    labels = list(distinct) if distinct.dtype.kind in "mM" else list(distinct.tolist())
     if len(labels) < 2:
         raise ValueError(
             f"folds must have at least two labels among the observed rows, got {labels}: each fold is predicted from "
             "the others"
         )
     return assignment, labels
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether this is None, NaN, NaT or pandas' NA. (pandas itself is never imported.)"""
+    return label is None or type(label).__name__ == "NAType" or bool(label != label)
 
 
 def outputs_of(data: Data) -> np.ndarray:
