@@ -1,5 +1,7 @@
 """Calibration, cross-validation and comparison, against closed forms and loops written out with NumPy and SciPy."""
 
+import copy
+
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -377,6 +379,35 @@ def test_cross_validations_are_compared_by_their_folds(by_blocks):
     other = ng.cross_validate(MODEL, X, Y, folds=3)
     with pytest.raises(ValueError, match="'a' and 'b' have other folds: use the same folds and key"):
         ng.compare({"a": by_blocks, "b": other})
+
+
+def with_densities(found, row, value, rest=0.0):
+    """The same cross-validation, with this log density of one row and others that are better by `rest`."""
+    changed = copy.copy(found)
+    changed.log_density = found.log_density + rest
+    changed.log_density[row] = value
+    return changed
+
+
+def test_a_model_that_calls_a_row_impossible_is_last(by_blocks):
+    wrong = with_densities(by_blocks, 4, -np.inf, rest=0.5)
+    assert wrong.total == -np.inf and np.isnan(wrong.standard_error)
+    found = ng.compare({"wrong": wrong, "usual": by_blocks})
+    assert found.best == "usual" and found.rows == 19
+    last = found.entries[1]
+    assert last["log_density"] == last["difference"] == -np.inf and last["improper"] == 0
+    assert np.isnan(last["standard_error"]) and np.isnan(last["difference_error"])
+    text = " ".join(str(found).split())
+    assert "calls a row impossible" in text and "nan" not in text and "improper" not in text
+    both = ng.compare([wrong, with_densities(by_blocks, 5, -np.inf)])
+    assert both.best == "model 0" and np.isnan(both.entries[1]["difference"])
+
+
+def test_rows_without_a_log_density_are_not_called_improper_cavities_in_folds(by_blocks):
+    found = ng.compare({"usual": by_blocks, "silent": with_densities(by_blocks, 4, np.nan, rest=-1.0)})
+    assert found.rows == 18 and [entry["improper"] for entry in found] == [0, 1]
+    text = " ".join(str(found).split())
+    assert "rows without a log density are left out of all sums (1 of silent)" in text
 
 
 def test_only_models_of_the_same_data_are_compared(result, by_blocks):

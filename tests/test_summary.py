@@ -255,6 +255,17 @@ def test_rows_against_all_others_are_listed():
     assert set(found.rows[:2]) == {7, 20} and "overruled" in found.text and "StudentT" in found.text
 
 
+@pytest.mark.parametrize("rows", [30, 5])
+def test_rows_that_the_model_calls_impossible_are_listed(result, monkeypatch, rows):
+    """Also where there are too few others to speak of a typical row."""
+    densities = np.where(np.arange(X.size) < rows, result.leave_one_out(), np.nan)
+    densities[2] = -np.inf
+    monkeypatch.setattr(result, "leave_one_out", lambda: densities, raising=False)
+    [found] = result.summary().warnings
+    assert found.about == "rows" and found.rows == (2,)
+    assert "observed in row 2 is impossible" in found.text and "typical row" not in found.text
+
+
 def test_little_noise_alone_is_nothing_to_warn_of():
     """Every row moves its own mean by many posterior standard deviations, as the prior expects it to."""
     x = np.linspace(0.0, 10.0, 12)

@@ -330,10 +330,16 @@ def _warn_of_rows(result: Result) -> Iterator[Warned]:
     unlikely, below = _unlikely_rows(result.leave_one_out())
     overruling, moves = _overruling_rows(result)
     sentences = []
-    if unlikely.size:
+    impossible, unusual = (unlikely[np.isinf(below[unlikely]) == infinite] for infinite in (True, False))
+    if impossible.size:
         sentences.append(
-            f"What was observed in {_list_rows(unlikely)} is not what the other rows predict: its log density is up to "
-            f"{below[unlikely[0]]:.3g} below that of a typical row."
+            f"What was observed in {_list_rows(impossible)} is impossible by what the other rows predict: its log "
+            "density is -inf."
+        )
+    if unusual.size:
+        sentences.append(
+            f"What was observed in {_list_rows(unusual)} is not what the other rows predict: its log density is up to "
+            f"{below[unusual[0]]:.3g} below that of a typical row."
         )
     if overruling.size:
         sentences.append(
@@ -347,11 +353,11 @@ def _warn_of_rows(result: Result) -> Iterator[Warned]:
 
 def _unlikely_rows(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows whose log density given all others is far below that of most, the worst first; and how far below each is."""
-    known = np.isfinite(densities)
+    known, impossible = np.isfinite(densities), np.isneginf(densities)
     if np.sum(known) < _ENOUGH:
-        return np.zeros(0, dtype=int), np.zeros(densities.shape)
+        return np.flatnonzero(impossible), np.where(impossible, np.inf, 0.0)
     low, middle, high = np.quantile(densities[known], [0.25, 0.5, 0.75])
-    below = middle - np.where(known, densities, np.inf)
+    below = middle - np.where(known | impossible, densities, np.inf)
     return _worst_first(below > max(_BELOW, 6.0 * (high - low)), below), below
 
 
