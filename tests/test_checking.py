@@ -9,6 +9,7 @@ from scipy import integrate, stats
 import newtongp as ng
 from newtongp import checking
 from newtongp.checking import calibrate, cross_validation
+from newtongp.times import Clock
 
 likelihoods = ng.likelihoods
 RNG = np.random.default_rng(0)
@@ -450,3 +451,20 @@ def test_time_stamps_are_the_same_in_any_unit():
         ng.compare(results[::2])
     folds = ng.cross_validate(results[0].model, days, y, folds=days < np.datetime64("2024-01-05"))
     assert np.isnan(folds.log_density[5]) and np.isfinite(folds.total)
+
+
+def test_time_stamps_are_compared_to_rounding_wherever_their_origin_is(by_blocks):
+    def stamped(stamps, unit, origin=None):
+        moved, clock = copy.copy(by_blocks), Clock(unit, origin)
+        moved.clock, moved.data = clock, by_blocks.data._replace(x=clock.numbers(stamps)[:, None])
+        return moved
+
+    minutes = np.arange(20) * np.timedelta64(7 * 60 * 1000, "ms")
+    for start in ("1970-01-01", "2000-01-01", "2024-03-01"):
+        stamps = np.datetime64(start, "ms") + minutes
+        later = stamps.copy()
+        later[3] += np.timedelta64(1, "ms")
+        for unit, origin in (("h", None), ("s", "2023-12-31T23:59:59.999"), ("W", "1950-01-01")):
+            assert len(ng.compare([stamped(stamps, "D"), stamped(stamps, unit, origin)])) == 2
+            with pytest.raises(ValueError, match="differ in x"):
+                ng.compare([stamped(stamps, "D"), stamped(later, unit, origin)])

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..data import Data
 from ..results import Result
-from ..times import Clock
+from ..times import Clock, same_times
 from .cross_validation import CrossValidation, outputs_of
 from .tables import as_text, error_of_total, new_table
 
@@ -187,17 +187,11 @@ def _same_inputs(one: Result | CrossValidation, other: Result | CrossValidation)
     clock, other_clock = _clock(one), _clock(other)
     if clock == other_clock or clock is None or other_clock is None:
         return np.array_equal(one.data.x, other.data.x)
-    # The same stamps, measured in other units or from another origin.
-    return np.allclose(_seconds(one.data.x, clock), _seconds(other.data.x, other_clock), rtol=1e-12, atol=0.0)
+    return same_times(one.data.x, clock, other.data.x, other_clock)
 
 
 def _clock(each: Result | CrossValidation) -> Clock | None:
     return each.clock if isinstance(each, CrossValidation) else getattr(each.model.prior, "clock", None)
-
-
-def _seconds(x: np.ndarray, clock: Clock) -> np.ndarray:
-    second = np.timedelta64(1, "s")
-    return x * (clock.unit / second) + (clock.origin - np.datetime64(0, "s")) / second
 
 
 def _check_same_folds(who: str, one: np.ndarray, other: np.ndarray) -> None:
