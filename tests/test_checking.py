@@ -150,6 +150,15 @@ def test_calibration_shows_as_a_table(result):
     assert repr(found).startswith("Calibration of 19 row(s), leave-one-out: ")
 
 
+def test_a_calibration_without_rows_says_so(result):
+    found = result.calibration(X[:3], np.full(3, np.nan))
+    assert found.rows == 0 and repr(found) == "Calibration of no rows, new data: none is observed and can be predicted"
+    assert "no rows: none is observed" in " ".join(str(found).split())
+    for ask in (lambda: found.coverage, lambda: found.standard_errors, lambda: found.p_value, found.histogram):
+        with pytest.raises(ValueError, match="calibration has no rows: none is observed and can be predicted"):
+            ask()
+
+
 def test_a_sparse_prior_with_all_inputs_is_calibrated_as_the_dense_one(result):
     sparse = ng.infer(ng.Model(ng.SparseGP(MODEL.prior.kernel, X[:, None]), MODEL.likelihood), X, Y)
     np.testing.assert_allclose(sparse.calibration().pit, result.calibration().pit, atol=1e-6)
