@@ -157,6 +157,27 @@ def test_several_classes_have_theirs_on_a_line_and_on_a_map():
     np.testing.assert_allclose(line(ax, "P(y = 2)").get_ydata(), probabilities[:, 2])
 
 
+class Signs(ng.Likelihood):
+    """Three classes along one latent."""
+
+    support = likelihoods.Ordinal([0.0, 1.0]).support
+
+    def log_prob(self, y, f):
+        return jnp.log(self.probabilities(f))[jnp.asarray(y, int)]
+
+    def probabilities(self, f):
+        weights = jnp.exp(jnp.stack([-f, jnp.zeros_like(f), f]))
+        return weights / jnp.sum(weights)
+
+
+def test_classes_along_one_latent_are_all_drawn(counts):
+    labels = np.digitize(X, [1.0, 3.0])
+    (ax,) = ng.infer(ng.Model(counts.model.prior, Signs()), X, labels).plot(grid=GRID).axes
+    ticks = [each for each in ax.lines if each.get_marker() == "|"]
+    assert [each.get_color() for each in ticks] == [line(ax, f"P(y = {label})").get_color() for label in range(3)]
+    np.testing.assert_array_equal(np.concatenate([each.get_xdata() for each in ticks]), X)
+
+
 @pytest.fixture(scope="module")
 def classified():
     y = (PLANE[:, 0] * PLANE[:, 1] > 0.0).astype(float)

@@ -195,7 +195,7 @@ def _draw_data(ax: "Axes", result: Result, column: int, output: int, kind: str, 
         heights = np.where(y > 0.5, 1.03, -0.03)
         ax.plot(x, heights, "|", color=DATA, markersize=7.0, alpha=alpha, label="data")
     elif kind == "classes":
-        for label in range(line.likelihood.num_latents):
+        for label in np.unique(y).astype(int):
             ticks = x[y == label]
             ax.plot(ticks, np.full(ticks.size, -0.03), "|", color=class_colour(label), markersize=7.0)
     else:
