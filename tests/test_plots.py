@@ -207,6 +207,14 @@ def test_a_map_of_numbers_colours_the_data_alike(classified):
         result.plot(grid=GRID)
 
 
+@pytest.mark.parametrize("likelihood", [likelihoods.Poisson(), likelihoods.Bernoulli()])
+def test_a_map_needs_no_data(classified, likelihood):
+    result = ng.infer(ng.Model(classified.model.prior, likelihood), PLANE, np.full(30, np.nan))
+    ax, bar = result.plot(grid=SIDES).axes
+    np.testing.assert_allclose(np.ravel(ax.collections[0].get_array()), result.predict(np.zeros((1, 2))).mean[0])
+    assert ax.get_legend() is None and "data" not in bar.get_ylabel()
+
+
 class OnlyDensity(ng.Likelihood):
     def log_prob(self, y, f):
         return -0.5 * (y - f) ** 2

@@ -100,18 +100,20 @@ def _map_of_classes(ax: "Axes", sides: list[np.ndarray], probabilities: np.ndarr
 def _map_of_values(ax: "Axes", sides: list[np.ndarray], values: np.ndarray, x, y: np.ndarray, name: str) -> None:
     from matplotlib.colors import Normalize
 
-    together = np.concatenate([values.ravel(), np.quantile(y, [0.02, 0.98])])
+    together = values.ravel() if y.size == 0 else np.concatenate([values.ravel(), np.quantile(y, [0.02, 0.98])])
     style: dict[str, Any] = {"cmap": "viridis", "norm": Normalize(together.min(), together.max())}
     drawn = ax.pcolormesh(*sides, values, shading="gouraud", **style)
-    ax.figure.colorbar(drawn, ax=ax, label=f"{name}; points: data")
-    ax.scatter(x[:, 0], x[:, 1], c=y, **style, **_dots(y.size))
+    ax.figure.colorbar(drawn, ax=ax, label=f"{name}; points: data" if y.size else name)
+    if y.size:
+        ax.scatter(x[:, 0], x[:, 1], c=y, **style, **_dots(y.size))
 
 
 def _scatter_classes(ax: "Axes", x: np.ndarray, y: np.ndarray) -> None:
     for label in np.unique(y).astype(int):
         here = x[y == label]
         ax.scatter(here[:, 0], here[:, 1], color=class_colour(label), label=f"y = {label}", **_dots(y.size))
-    ax.legend(loc="upper right", fontsize="small", framealpha=0.85)
+    if y.size:
+        ax.legend(loc="upper right", fontsize="small", framealpha=0.85)
 
 
 def _points(result: Result, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:
