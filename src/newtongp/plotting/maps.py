@@ -7,7 +7,7 @@ import numpy as np
 from ..results import Result
 from .lines import kind_of, subscript
 from .pieces import DATA, class_colour, make_panels
-from .single import one_column
+from .single import finite_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,13 @@ def _sides(result: Result, grid: Any, columns: list[int]) -> list[np.ndarray]:
                 f"grid must be a pair of vectors, one for each input that varies, got {type(grid).__name__}: write "
                 "grid=(np.linspace(...), np.linspace(...))"
             )
-        return [np.unique(one_column(side, "grid")) for side in grid]
+        sides = [np.unique(finite_column(side, "grid")) for side in grid]
+        if min(side.size for side in sides) < 2:
+            raise ValueError(
+                "grid must have at least two values for each of the two inputs, got "
+                f"{sides[0].size} and {sides[1].size} different ones"
+            )
+        return sides
     sides = []
     for column in columns:
         values = result.data.x[:, column]
