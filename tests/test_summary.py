@@ -69,6 +69,12 @@ def test_a_good_result_has_its_facts_and_no_warnings(result):
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_a_sum_within_a_product_is_in_brackets():
+    rbf, matern, periodic = ng.kernels.RBF(), ng.kernels.Matern32(), ng.kernels.Periodic()
+    assert room._kernel_words((rbf + matern) * periodic) == "(RBF + Matern32) × Periodic"
+    assert room._kernel_words(rbf + matern * periodic) == "RBF + Matern32 × Periodic"
+
+
 def test_a_fit_says_what_was_done_to_every_hyperparameter():
     x = np.linspace(0.0, 10.0, 20)
     kernel = ng.kernels.RBF() + ng.kernels.Matern12(lengthscale=0.5)
