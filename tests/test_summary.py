@@ -203,6 +203,19 @@ def test_one_lengthscale_a_column_is_held_against_its_own_column():
     assert ng.infer(model, x, Y).summary(checks=False).warnings == []
 
 
+def test_columns_that_never_vary_are_not_called_long():
+    def warned(lengthscales):
+        kernel = ng.kernels.RBF(lengthscales)
+        x = np.stack([X, np.ones(X.size)], axis=1)
+        [found] = ng.infer(ng.Model(ng.GP(kernel), likelihoods.Gaussian(0.01)), x, Y).summary(checks=False).warnings
+        return found.text
+
+    only = warned([2.0, 1.0])
+    assert "Column 1 of x never varies" in only and "times the range" not in only
+    both = warned([200.0, 1.0])
+    assert "20 times the range of x" in both and "with column 0, which" in both and "Column 1 of x never varies" in both
+
+
 # Warnings of the posterior ------------------------------------------------------------------------
 
 
