@@ -240,7 +240,7 @@ def test_numbers_of_rows_go_with_their_rows():
 
 
 def test_inducing_inputs_are_chosen_from_the_rows_of_other_folds():
-    """Of folds with different sizes: the larger one has rows far away, which would be chosen before those near others."""
+    """Of folds with different sizes: the larger one has rows far away, which would be chosen before others."""
     x = np.append([30.0, 40.0], np.linspace(0.0, 6.0, 7))
     folds = np.array([0, 0, 0, 1, 1, 0, 1, 1, 0])
     model = ng.Model(ng.SparseGP(MODEL.prior.kernel, 3), MODEL.likelihood)

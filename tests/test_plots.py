@@ -250,7 +250,7 @@ def test_a_grid_of_chunked_data_says_where_other_columns_are_held(classified):
     curve = line(chunked.plot(grid=grid[::-1], levels=0.9).axes[0], "P(y = 1)")
     np.testing.assert_array_equal(curve.get_xdata(), GRID)
     np.testing.assert_allclose(curve.get_ydata(), classified.predict(grid).mean)
-    with pytest.raises(ValueError, match="grid must vary in one column where the data was read in chunks, .* in 2: "):
+    with pytest.raises(ValueError, match=r"grid must vary in one column where the data was read in chunks, .* in 2: "):
         chunked.plot(grid=PLANE)
 
 
@@ -286,7 +286,7 @@ def test_a_grid_that_cannot_be_is_named(counts, classified):
         counts.plot(grid=PLANE)
     with pytest.raises(ValueError, match="grid must be finite, but row 1 is nan"):
         classified.plot(grid=([0.0, np.nan, 1.0], [0.0, 1.0]))
-    with pytest.raises(ValueError, match="grid must have at least two values .* got 1 and 2 different ones"):
+    with pytest.raises(ValueError, match=r"grid must have at least two values .* got 1 and 2 different ones"):
         classified.plot(grid=([0.0, 0.0], [0.0, 1.0]))
     with pytest.raises(ValueError, match="grid must be finite, but row 0 is inf"):
         plotting.plot_prediction(counts, X, COUNTS, [np.inf])

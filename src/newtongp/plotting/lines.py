@@ -77,7 +77,7 @@ def plot_line(result, axes, grid, column: int, latents: bool, levels: list[float
 
 
 def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]) -> _Line:
-    model, likelihood = result.model, result.model.likelihood
+    likelihood = result.model.likelihood
     own = rows_given(likelihood)
     if grid is None and own and not row_parameters:
         # Only at the rows of the data is it known what they are.
