@@ -1,5 +1,7 @@
 """Calibration, cross-validation and comparison, against closed forms and loops written out with NumPy and SciPy."""
 
+import copy
+
 import numpy as np
 import pytest
 from scipy import integrate, stats
@@ -7,6 +9,7 @@ from scipy import integrate, stats
 import newtongp as ng
 from newtongp import checking
 from newtongp.checking import calibrate, cross_validation
+from newtongp.times import Clock
 
 likelihoods = ng.likelihoods
 RNG = np.random.default_rng(0)
@@ -147,6 +150,15 @@ def test_calibration_shows_as_a_table(result):
     assert repr(found).startswith("Calibration of 19 row(s), leave-one-out: ")
 
 
+def test_a_calibration_without_rows_says_so(result):
+    found = result.calibration(X[:3], np.full(3, np.nan))
+    assert found.rows == 0 and repr(found) == "Calibration of no rows, new data: none is observed and can be predicted"
+    assert "no rows: none is observed" in " ".join(str(found).split())
+    for ask in (lambda: found.coverage, lambda: found.standard_errors, lambda: found.p_value, found.histogram):
+        with pytest.raises(ValueError, match="calibration has no rows: none is observed and can be predicted"):
+            ask()
+
+
 def test_a_sparse_prior_with_all_inputs_is_calibrated_as_the_dense_one(result):
     sparse = ng.infer(ng.Model(ng.SparseGP(MODEL.prior.kernel, X[:, None]), MODEL.likelihood), X, Y)
     np.testing.assert_allclose(sparse.calibration().pit, result.calibration().pit, atol=1e-6)
@@ -227,6 +239,18 @@ def test_numbers_of_rows_go_with_their_rows():
         np.testing.assert_allclose(mass, np.exp(exact), rtol=1e-6)
 
 
+def test_inducing_inputs_are_chosen_from_the_rows_of_other_folds():
+    """Of folds with different sizes: the larger one has rows far away, which would be chosen before others."""
+    x = np.append([30.0, 40.0], np.linspace(0.0, 6.0, 7))
+    folds = np.array([0, 0, 0, 1, 1, 0, 1, 1, 0])
+    model = ng.Model(ng.SparseGP(MODEL.prior.kernel, 3), MODEL.likelihood)
+    found = ng.cross_validate(model, x, np.sin(x), folds=folds)
+    for label in (0, 1):
+        held = folds == label
+        alone = ng.infer(model, x[~held], np.sin(x[~held]))
+        np.testing.assert_allclose(found.log_density[held], alone.log_density(x[held], np.sin(x[held])), rtol=1e-8)
+
+
 def test_a_function_that_learns_takes_the_place_of_infer(by_blocks):
     calls = []
 
@@ -260,6 +284,16 @@ def test_folds_without_observed_rows_are_not_predicted():
     assert cross_validation._read_folds(["a", "a", "b", "c"], 0, observed)[1] == ["a", "c"]
 
 
+@pytest.mark.parametrize("unit", ["ns", "D"])
+def test_folds_may_be_time_stamps_of_any_unit(unit, by_blocks):
+    months = {"early": "2020-01-01", "middle": "2020-02-01", "late": "2020-03-01"}
+    stamps = np.array([months[label] for label in LABELS.tolist()], dtype=f"datetime64[{unit}]")
+    found = ng.cross_validate(MODEL, X, Y, folds=stamps)
+    np.testing.assert_array_equal(found.labels, np.unique(stamps))
+    np.testing.assert_array_equal(found.log_density, by_blocks.log_density)
+    assert "2020-02-01" in str(found)
+
+
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -268,6 +302,8 @@ def test_folds_without_observed_rows_are_not_predicted():
         ({"folds": LABELS[:5]}, r"folds must be an integer, or one label a row: 20 .*\(5,\)"),
         ({"folds": 2.5}, "folds must be an integer, or one label a row"),
         ({"folds": np.where(X < 5.0, np.nan, 1.0)}, "folds must have a label for every row, but row 0 is NaN"),
+        ({"folds": np.array(["NaT", *["2020-01-01"] * 19], dtype="M8[D]")}, "label for every row, but row 0 is NaT"),
+        ({"folds": np.array(["a", *[None] * 19], dtype=object)}, "label for every row, but row 1 is None"),
         ({"folds": np.zeros(20)}, r"folds must have at least two labels .* got \[0.0\]"),
         ({"key": 1.5}, "key must be one JAX key"),
         ({"learn": 3}, "learn must be a function of a model, x and y"),
@@ -355,6 +391,35 @@ def test_cross_validations_are_compared_by_their_folds(by_blocks):
         ng.compare({"a": by_blocks, "b": other})
 
 
+def with_densities(found, row, value, rest=0.0):
+    """The same cross-validation, with this log density of one row and others that are better by `rest`."""
+    changed = copy.copy(found)
+    changed.log_density = found.log_density + rest
+    changed.log_density[row] = value
+    return changed
+
+
+def test_a_model_that_calls_a_row_impossible_is_last(by_blocks):
+    wrong = with_densities(by_blocks, 4, -np.inf, rest=0.5)
+    assert wrong.total == -np.inf and np.isnan(wrong.standard_error)
+    found = ng.compare({"wrong": wrong, "usual": by_blocks})
+    assert found.best == "usual" and found.rows == 19
+    last = found.entries[1]
+    assert last["log_density"] == last["difference"] == -np.inf and last["improper"] == 0
+    assert np.isnan(last["standard_error"]) and np.isnan(last["difference_error"])
+    text = " ".join(str(found).split())
+    assert "calls a row impossible" in text and "nan" not in text and "improper" not in text
+    both = ng.compare([wrong, with_densities(by_blocks, 5, -np.inf)])
+    assert both.best == "model 0" and np.isnan(both.entries[1]["difference"])
+
+
+def test_rows_without_a_log_density_are_not_called_improper_cavities_in_folds(by_blocks):
+    found = ng.compare({"usual": by_blocks, "silent": with_densities(by_blocks, 4, np.nan, rest=-1.0)})
+    assert found.rows == 18 and [entry["improper"] for entry in found] == [0, 1]
+    text = " ".join(str(found).split())
+    assert "rows without a log density are left out of all sums (1 of silent)" in text
+
+
 def test_only_models_of_the_same_data_are_compared(result, by_blocks):
     shifted, changed, shorter = X.copy(), Y.copy(), SEEN
     shifted[0] -= 0.1
@@ -395,3 +460,20 @@ def test_time_stamps_are_the_same_in_any_unit():
         ng.compare(results[::2])
     folds = ng.cross_validate(results[0].model, days, y, folds=days < np.datetime64("2024-01-05"))
     assert np.isnan(folds.log_density[5]) and np.isfinite(folds.total)
+
+
+def test_time_stamps_are_compared_to_rounding_wherever_their_origin_is(by_blocks):
+    def stamped(stamps, unit, origin=None):
+        moved, clock = copy.copy(by_blocks), Clock(unit, origin)
+        moved.clock, moved.data = clock, by_blocks.data._replace(x=clock.numbers(stamps)[:, None])
+        return moved
+
+    minutes = np.arange(20) * np.timedelta64(7 * 60 * 1000, "ms")
+    for start in ("1970-01-01", "2000-01-01", "2024-03-01"):
+        stamps = np.datetime64(start, "ms") + minutes
+        later = stamps.copy()
+        later[3] += np.timedelta64(1, "ms")
+        for unit, origin in (("h", None), ("s", "2023-12-31T23:59:59.999"), ("W", "1950-01-01")):
+            assert len(ng.compare([stamped(stamps, "D"), stamped(stamps, unit, origin)])) == 2
+            with pytest.raises(ValueError, match="differ in x"):
+                ng.compare([stamped(stamps, "D"), stamped(later, unit, origin)])

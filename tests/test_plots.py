@@ -1,6 +1,7 @@
 """What is on the figures: the numbers drawn are those predicted, and what cannot be drawn is refused."""
 
 import builtins
+import copy
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,6 +10,7 @@ from scipy.stats import norm
 
 import newtongp as ng
 from newtongp import plotting
+from newtongp.plotting import pieces
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 likelihoods = ng.likelihoods
@@ -157,6 +159,27 @@ def test_several_classes_have_theirs_on_a_line_and_on_a_map():
     np.testing.assert_allclose(line(ax, "P(y = 2)").get_ydata(), probabilities[:, 2])
 
 
+class Signs(ng.Likelihood):
+    """Three classes along one latent."""
+
+    support = likelihoods.Ordinal([0.0, 1.0]).support
+
+    def log_prob(self, y, f):
+        return jnp.log(self.probabilities(f))[jnp.asarray(y, int)]
+
+    def probabilities(self, f):
+        weights = jnp.exp(jnp.stack([-f, jnp.zeros_like(f), f]))
+        return weights / jnp.sum(weights)
+
+
+def test_classes_along_one_latent_are_all_drawn(counts):
+    labels = np.digitize(X, [1.0, 3.0])
+    (ax,) = ng.infer(ng.Model(counts.model.prior, Signs()), X, labels).plot(grid=GRID).axes
+    ticks = [each for each in ax.lines if each.get_marker() == "|"]
+    assert [each.get_color() for each in ticks] == [line(ax, f"P(y = {label})").get_color() for label in range(3)]
+    np.testing.assert_array_equal(np.concatenate([each.get_xdata() for each in ticks]), X)
+
+
 @pytest.fixture(scope="module")
 def classified():
     y = (PLANE[:, 0] * PLANE[:, 1] > 0.0).astype(float)
@@ -186,6 +209,14 @@ def test_a_map_of_numbers_colours_the_data_alike(classified):
         result.plot(grid=GRID)
 
 
+@pytest.mark.parametrize("likelihood", [likelihoods.Poisson(), likelihoods.Bernoulli()])
+def test_a_map_needs_no_data(classified, likelihood):
+    result = ng.infer(ng.Model(classified.model.prior, likelihood), PLANE, np.full(30, np.nan))
+    ax, bar = result.plot(grid=SIDES).axes
+    np.testing.assert_allclose(np.ravel(ax.collections[0].get_array()), result.predict(np.zeros((1, 2))).mean[0])
+    assert ax.get_legend() is None and "data" not in bar.get_ylabel()
+
+
 class OnlyDensity(ng.Likelihood):
     def log_prob(self, y, f):
         return -0.5 * (y - f) ** 2
@@ -210,6 +241,55 @@ def test_y_without_a_mean_has_a_median(counts):
     np.testing.assert_allclose(
         line(result.plot(grid=GRID).axes[0], "median of y").get_ydata(), result.predict(GRID).quantile(0.5)
     )
+
+
+def test_a_grid_of_chunked_data_says_where_other_columns_are_held(classified):
+    chunked = copy.copy(classified)
+    chunked.data = None
+    grid = np.column_stack([np.full(12, 0.7), GRID])
+    curve = line(chunked.plot(grid=grid[::-1], levels=0.9).axes[0], "P(y = 1)")
+    np.testing.assert_array_equal(curve.get_xdata(), GRID)
+    np.testing.assert_allclose(curve.get_ydata(), classified.predict(grid).mean)
+    with pytest.raises(ValueError, match=r"grid must vary in one column where the data was read in chunks, .* in 2: "):
+        chunked.plot(grid=PLANE)
+
+
+def test_one_point_is_drawn_in_the_middle(counts, stamped):
+    assert counts.plot(grid=[1.0]).axes[0].get_xlim() == pytest.approx((0.488, 1.512))
+    left, right = stamped.plot(grid=DAYS[:1], exposure=1.0).axes[0].get_xlim()
+    assert right - left == pytest.approx(1.024)
+    (ax,) = counts.plot(grid=[9.0, 9.0]).axes
+    assert not ax.texts  # the end of the data is not on the picture
+    for drawn_on in (
+        plotting.plot_prediction(counts, X, COUNTS, [1.0]),
+        plotting.plot_conditional_mean(counts, [1.0]),
+    ):
+        assert drawn_on.get_xlim()[0] < 1.0 < drawn_on.get_xlim()[1]
+
+
+@pytest.mark.parametrize(
+    ("levels", "message"),
+    [
+        ([], "levels must have at least one number such as 0.95, got \\[\\]"),
+        ("95%", "levels must be numbers such as 0.95, got '95%'"),
+        ((0.5, np.nan), "levels must lie strictly between 0 and 1"),
+    ],
+)
+def test_levels_are_read(levels, message, counts):
+    assert pieces.read_levels(0.9) == [0.9] and pieces.read_levels([0.5, 0.9, 0.5]) == [0.9, 0.5]
+    with pytest.raises(ValueError, match=message):
+        counts.plot(levels=levels)
+
+
+def test_a_grid_that_cannot_be_is_named(counts, classified):
+    with pytest.raises(ValueError, match=r"grid must have one column, as x has, got shape \(30, 2\)"):
+        counts.plot(grid=PLANE)
+    with pytest.raises(ValueError, match="grid must be finite, but row 1 is nan"):
+        classified.plot(grid=([0.0, np.nan, 1.0], [0.0, 1.0]))
+    with pytest.raises(ValueError, match=r"grid must have at least two values .* got 1 and 2 different ones"):
+        classified.plot(grid=([0.0, 0.0], [0.0, 1.0]))
+    with pytest.raises(ValueError, match="grid must be finite, but row 0 is inf"):
+        plotting.plot_prediction(counts, X, COUNTS, [np.inf])
 
 
 def test_a_plot_refuses_what_it_cannot_draw(counts):

@@ -120,6 +120,13 @@ def test_what_cannot_be_drawn_or_saved_is_said(tmp_path):
     assert found.tags.count("img") == 1  # calibration says nothing of 0 and 1
 
 
+def test_a_result_without_observations_reports_itself(tmp_path):
+    x = np.random.default_rng(0).normal(size=(12, 2))
+    result = ng.infer(ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson()), x, np.full(12, np.nan))
+    found = check_page(result.report(tmp_path))
+    assert "Not drawn: calibration has no rows to draw" in found.text and "0 observed, 12 missing" in found.text
+
+
 def test_nothing_to_report_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="at least one section"):
         report.write_report(tmp_path / "folder", [])

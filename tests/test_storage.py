@@ -768,6 +768,47 @@ def test_sparse_results_with_wrong_parts_are_refused(change, message, path):
     refused(path, message)
 
 
+@functools.cache
+def learned():
+    """A FitResult without the fit."""
+    told = {"status": ng.Status.CONVERGED, "at_bound": [], "penalty": 0.0, "evaluations": 7, "seconds": 1.5}
+    values = {each.name: each.value for each in ng.hyperparameters(counts().model)}
+    first, *_ = values
+    told |= {"learned": values, "standard_errors": {first: np.array(np.inf)}, "priors": {first: slowly}}
+    return ng.FitResult(counts(), fit_history=np.array([3.0, 2.0]), tied={"a": "b"}, **told)
+
+
+def leave_out(name):
+    return lambda fields, arrays: fields.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (leave_out("learned"), "'learned' cannot be, or cannot be missing, in a FitResult"),
+        (leave_out("tied"), "'tied' cannot be, or cannot be missing"),
+        (put("learned", value={"dict": [["a", None]]}), "learned must be numbers"),
+        (put("learned", value={"dict": [["a", "b"]]}), r"\.learned cannot be"),
+        (put("standard_errors", value={"list": []}), r"\.standard_errors cannot be \[\]"),
+        (put("tied", value=5), r"\.tied cannot be 5"),
+        (put("tied", value={"dict": [["a", 5]]}), r"\.tied cannot be {'a': 5}"),
+        (put("priors", value={"dict": [["a", 1.0]]}), r"\.priors cannot be"),
+        (put("at_bound", value={"list": [1]}), r"\.at_bound cannot be \[1\]"),
+        (put("inference_status", value="converged"), r"\.inference_status cannot be 'converged'"),
+        (put("fit_history", value=None), "fit_history must be a vector"),
+        (put("evaluations", value=-1), "evaluations cannot be -1"),
+        (put("seconds", value={"float": "nan"}), "seconds cannot be nan"),
+        (put("parameters", value=1), "'parameters' cannot be"),
+    ],
+)
+def test_fits_with_wrong_parts_are_refused(change, message, path):
+    learned().save(path)
+    again = ng.load(path, classes=[slowly])
+    assert again.summary(checks=False).as_dict() == learned().summary(checks=False).as_dict()
+    altered(path, change)
+    refused(path, message, classes=[slowly])
+
+
 def test_wrong_clocks_and_matrices_are_refused():
     tree, arrays = encode(ng.MarkovGP(K.Matern32(), unit="D"))
     with pytest.raises(FileFormatError, match=r"clock.* is no Clock that can be: unit must be a positive duration"):
@@ -802,7 +843,7 @@ def at(tree, place):
     return functools.reduce(lambda part, key: part[key], place, tree)
 
 
-@pytest.mark.parametrize("result", [counts, sparse])
+@pytest.mark.parametrize("result", [counts, sparse, learned])
 def test_whatever_is_in_a_file_it_is_loaded_or_refused(result):
     tree, arrays = encode(result())
     text, rng = json.dumps(tree), np.random.default_rng(0)
@@ -816,7 +857,7 @@ def test_whatever_is_in_a_file_it_is_loaded_or_refused(result):
         at(changed, place[:-1])[place[-1]] = json.loads(json.dumps(junk[rng.integers(len(junk))]))
         others = [each if rng.random() > 0.02 else each[..., None] for each in arrays]
         try:
-            decode(changed, others)
+            decode(changed, others, [slowly])
         except FileFormatError:
             refusals += 1
     assert refusals > 50

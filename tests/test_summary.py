@@ -69,6 +69,12 @@ def test_a_good_result_has_its_facts_and_no_warnings(result):
     assert max(map(len, text.splitlines())) <= 120
 
 
+def test_a_sum_within_a_product_is_in_brackets():
+    rbf, matern, periodic = ng.kernels.RBF(), ng.kernels.Matern32(), ng.kernels.Periodic()
+    assert room._kernel_words((rbf + matern) * periodic) == "(RBF + Matern32) × Periodic"
+    assert room._kernel_words(rbf + matern * periodic) == "RBF + Matern32 × Periodic"
+
+
 def test_a_fit_says_what_was_done_to_every_hyperparameter():
     x = np.linspace(0.0, 10.0, 20)
     kernel = ng.kernels.RBF() + ng.kernels.Matern12(lengthscale=0.5)
@@ -197,6 +203,19 @@ def test_one_lengthscale_a_column_is_held_against_its_own_column():
     assert ng.infer(model, x, Y).summary(checks=False).warnings == []
 
 
+def test_columns_that_never_vary_are_not_called_long():
+    def warned(lengthscales):
+        kernel = ng.kernels.RBF(lengthscales)
+        x = np.stack([X, np.ones(X.size)], axis=1)
+        [found] = ng.infer(ng.Model(ng.GP(kernel), likelihoods.Gaussian(0.01)), x, Y).summary(checks=False).warnings
+        return found.text
+
+    only = warned([2.0, 1.0])
+    assert "Column 1 of x never varies" in only and "times the range" not in only
+    both = warned([200.0, 1.0])
+    assert "20 times the range of x" in both and "with column 0, which" in both and "Column 1 of x never varies" in both
+
+
 # Warnings of the posterior ------------------------------------------------------------------------
 
 
@@ -253,6 +272,17 @@ def test_rows_against_all_others_are_listed():
     assert about(summary) == ["rows"]
     [found] = summary.warnings
     assert set(found.rows[:2]) == {7, 20} and "overruled" in found.text and "StudentT" in found.text
+
+
+@pytest.mark.parametrize("rows", [30, 5])
+def test_rows_that_the_model_calls_impossible_are_listed(result, monkeypatch, rows):
+    """Also where there are too few others to speak of a typical row."""
+    densities = np.where(np.arange(X.size) < rows, result.leave_one_out(), np.nan)
+    densities[2] = -np.inf
+    monkeypatch.setattr(result, "leave_one_out", lambda: densities, raising=False)
+    [found] = result.summary().warnings
+    assert found.about == "rows" and found.rows == (2,)
+    assert "observed in row 2 is impossible" in found.text and "typical row" not in found.text
 
 
 def test_little_noise_alone_is_nothing_to_warn_of():

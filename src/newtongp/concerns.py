@@ -114,13 +114,10 @@ def _length_problem(each: Parameter, data: Data) -> str | None:
         # Which columns it is for is not known here: no false alarm for any of them.
         ranges, spacings = np.max(ranges), np.min(spacings)
     with np.errstate(divide="ignore", invalid="ignore"):
-        in_ranges, in_spacings = np.max(each.value / ranges), np.min(each.value / spacings)
+        by_range, in_spacings = each.value / ranges, np.min(each.value / spacings)
+    in_ranges = np.max(by_range)
     if columns > 1 and each.value.shape == (columns,) and in_ranges > _RANGES:
-        flat = ", ".join(str(column) for column in np.flatnonzero(each.value / ranges > _RANGES))
-        return (
-            f"{each.name} is {shown(each.value)}, up to {in_ranges:.3g} times the range of x: the model hardly "
-            f"changes with column {flat}, which may be left out."
-        )
+        return _columns_problem(each, by_range)
     if in_ranges > _RANGES and np.any(ranges > 0.0):
         return (
             f"{each.name} is {shown(each.value)}, {in_ranges:.3g} times the range of x: this part of the model "
@@ -134,6 +131,27 @@ def _length_problem(each: Parameter, data: Data) -> str | None:
             "enough noise of its own, give the lengthscale a prior or a lower bound, or try restarts."
         )
     return None
+
+
+def _columns_problem(each: Parameter, by_range: np.ndarray) -> str:
+    """Which columns, of which each has a lengthscale, do without it; those that never vary have an infinite one."""
+    constant, flat = np.flatnonzero(np.isinf(by_range)), np.flatnonzero(np.isfinite(by_range) & (by_range > _RANGES))
+    sentences = []
+    if flat.size:
+        sentences.append(
+            f"{each.name} is {shown(each.value)}, up to {np.max(by_range[flat]):.3g} times the range of x: the model "
+            f"hardly changes with column {_listed(flat)}, which may be left out."
+        )
+    if constant.size:
+        sentences.append(
+            f"Column {_listed(constant)} of x never varies, so that the data say nothing of its entry in {each.name}: "
+            "leave the column out, or fix the lengthscale."
+        )
+    return " ".join(sentences)
+
+
+def _listed(numbers: np.ndarray) -> str:
+    return ", ".join(str(each) for each in numbers)
 
 
 def _spacing(column: np.ndarray) -> float:
@@ -330,10 +348,16 @@ def _warn_of_rows(result: Result) -> Iterator[Warned]:
     unlikely, below = _unlikely_rows(result.leave_one_out())
     overruling, moves = _overruling_rows(result)
     sentences = []
-    if unlikely.size:
+    impossible, unusual = (unlikely[np.isinf(below[unlikely]) == infinite] for infinite in (True, False))
+    if impossible.size:
         sentences.append(
-            f"What was observed in {_list_rows(unlikely)} is not what the other rows predict: its log density is up to "
-            f"{below[unlikely[0]]:.3g} below that of a typical row."
+            f"What was observed in {_list_rows(impossible)} is impossible by what the other rows predict: its log "
+            "density is -inf."
+        )
+    if unusual.size:
+        sentences.append(
+            f"What was observed in {_list_rows(unusual)} is not what the other rows predict: its log density is up to "
+            f"{below[unusual[0]]:.3g} below that of a typical row."
         )
     if overruling.size:
         sentences.append(
@@ -347,11 +371,11 @@ def _warn_of_rows(result: Result) -> Iterator[Warned]:
 
 def _unlikely_rows(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows whose log density given all others is far below that of most, the worst first; and how far below each is."""
-    known = np.isfinite(densities)
+    known, impossible = np.isfinite(densities), np.isneginf(densities)
     if np.sum(known) < _ENOUGH:
-        return np.zeros(0, dtype=int), np.zeros(densities.shape)
+        return np.flatnonzero(impossible), np.where(impossible, np.inf, 0.0)
     low, middle, high = np.quantile(densities[known], [0.25, 0.5, 0.75])
-    below = middle - np.where(known, densities, np.inf)
+    below = middle - np.where(known | impossible, densities, np.inf)
     return _worst_first(below > max(_BELOW, 6.0 * (high - low)), below), below
 
 

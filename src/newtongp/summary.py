@@ -11,6 +11,7 @@ from .choices import local_rule
 from .concerns import Warned, find_concerns
 from .data import Data
 from .fitted import FitResult
+from .kernels import Product, Sum
 from .methods.presets import FirstOrderVI
 from .methods.rule import Method
 from .parameters import Gamma, LogNormal, Normal, Plausible, hyperparameters
@@ -170,7 +171,10 @@ def _kernel_words(kernel: Any) -> str:
     if not parts:
         return type(kernel).__name__
     joint = {"Sum": " + ", "Product": " × "}.get(type(kernel).__name__, ", ")
-    return joint.join(_kernel_words(part) for part in parts)
+    words = [_kernel_words(part) for part in parts]
+    if isinstance(kernel, Product):
+        words = [f"({each})" if isinstance(part, Sum) else each for part, each in zip(parts, words, strict=True)]
+    return joint.join(words)
 
 
 def _method_words(method: Method | FirstOrderVI) -> str:

@@ -115,6 +115,20 @@ def as_clock(unit: Any, origin: Any = None) -> Clock | None:
     return Clock(unit, origin)
 
 
+def same_times(one: np.ndarray, clock: Clock, other: np.ndarray, other_clock: Clock) -> bool:
+    """Whether numbers by two clocks are the same times, but for the rounding of those numbers.
+
+    >>> same_times(np.array([366.0]), Clock("D"), np.array([24.0]), Clock("h", origin="2000-12-31"))
+    True
+    """
+    unit = _attoseconds(clock.unit)
+    scale = _attoseconds(other_clock.unit) / unit
+    shift = (_attoseconds(other_clock.origin) - _attoseconds(clock.origin)) / unit
+    # Far from its origin, a number resolves less: each is as uncertain as its own size allows.
+    rounding = np.finfo(np.float64).eps * (np.abs(one) + scale * np.abs(other) + abs(shift))
+    return bool(np.all(np.abs(scale * other + shift - one) <= 4.0 * rounding))
+
+
 def _unit_length(unit: Any) -> int:
     """A unit in attoseconds."""
     if isinstance(unit, str):

@@ -161,8 +161,12 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
     ],
 )
 def test_the_command_says_what_it_does_not_know(arguments, message, tmp_path, capsys):
-    assert cli.main(["reproduce", "motorcycle", "--out", str(tmp_path), *arguments]) == 1
-    assert message in capsys.readouterr().err
+    out = tmp_path / "new"
+    assert cli.main(["reproduce", "motorcycle", "--out", str(out), *arguments]) == 1
+    assert message in capsys.readouterr().err and not out.exists()
+    with pytest.raises(ValueError, match="unknown case study 'tides': choose from motorcycle, product, gprn"):
+        reproduce("tides", out=out)
+    assert not out.exists()
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """The central intervals whose coverage is reported."""
+_NO_ROWS = "none is observed and can be predicted"
 
 
 class Calibration:
@@ -32,7 +33,8 @@ class Calibration:
     are equal unless y is discrete. `pit` is the randomised probability integral transform, uniform between the
     two: if the predictions are right it is uniform between 0 and 1, for discrete y too. `coverage` and
     `histogram` take its expectation over the randomisation in place of a draw, as Czado, Gneiting and Held (2009,
-    Biometrics 65) do, so that no seed decides what they say.
+    Biometrics 65) do, so that no seed decides what they say. Where no row is observed and can be predicted, they and
+    `p_value` raise a ValueError.
 
     Predictions of rows that share what they were made from are not independent, which standard errors and `p_value`
     ignore: for leave-one-out they are a guide, not a test at a level.
@@ -65,11 +67,13 @@ class Calibration:
     @property
     def standard_errors(self) -> dict[float, float]:
         """Of each coverage, if the predictions are right: binomial, √(c (1 − c) / rows); less for discrete y."""
+        self._require_rows()
         return {level: float(np.sqrt(level * (1.0 - level) / self.rows)) for level in LEVELS}
 
     @property
     def p_value(self) -> float:
         """Of the Kolmogorov–Smirnov test of `pit` against the uniform distribution."""
+        self._require_rows()
         return float(kstest(self.pit[np.isfinite(self.pit)], "uniform").pvalue)
 
     def covered(self, level: float) -> float:
@@ -90,6 +94,7 @@ class Calibration:
 
     def _distribution(self, points: np.ndarray) -> np.ndarray:
         """The mean over rows of P(pit ≤ point)."""
+        self._require_rows()
         kept = np.isfinite(self.pit)
         lower, width = self.lower[kept, None], (self.upper - self.lower)[kept, None]
         inside = (points - lower) / np.where(width > 0.0, width, 1.0)
@@ -98,11 +103,18 @@ class Calibration:
         below = np.where(points <= 0.0, 0.0, np.where(points >= 1.0, 1.0, below))
         return below.mean(axis=0)
 
+    def _require_rows(self) -> None:
+        if self.rows == 0:
+            raise ValueError(f"calibration has no rows: {_NO_ROWS}")
+
     def table(self) -> "Table":
         """Expected and observed coverage, for `rich.print`."""
         table = new_table(f"Calibration, {self.source}", "central interval")
         for heading in ("coverage", "standard error", "deviation"):
             table.add_column(heading, justify="right")
+        if self.rows == 0:
+            table.caption = f"no rows: {_NO_ROWS}"
+            return table
         for level, found in self.coverage.items():
             error = self.standard_errors[level]
             cells = (f"{100 * found:.1f} %", f"{100 * error:.1f} %", f"{(found - level) / error:+.1f} s.e.")
@@ -114,6 +126,8 @@ class Calibration:
         return as_text(self.table())
 
     def __repr__(self) -> str:
+        if self.rows == 0:
+            return f"Calibration of no rows, {self.source}: {_NO_ROWS}"
         shares = ", ".join(f"{100 * found:.0f} % in {100 * level:g} %" for level, found in self.coverage.items())
         return f"Calibration of {self.rows} row(s), {self.source}: {shares}"
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..data import Data
 from ..results import Result
-from ..times import Clock
+from ..times import Clock, same_times
 from .cross_validation import CrossValidation, outputs_of
 from .tables import as_text, error_of_total, new_table
 
@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+_LEAVE_ONE_OUT = "leave-one-out"
+
+
 class Comparison:
     """Models side by side, the best first; `compare` makes it.
 
     `entries` has a dictionary a model: its `name`, the total `log_density` of rows that were left out with its
     `standard_error`, the `difference` to the best with its own (`difference_error`), the `energy`, `steps` and
-    `status`, and how many of its rows had an improper cavity (`improper`). `rows` is how many rows the sums are over:
-    those that all models can predict.
+    `status`, and how many of its observed rows have no log density (`improper`): in leave-one-out those with an
+    improper cavity. `rows` is how many rows the sums are over: those for which all models have one. A row that a model
+    calls impossible has the log density −∞, and so has the model.
     """
 
     def __init__(self, entries: list[dict[str, Any]], rows: int, source: str):
@@ -59,7 +63,10 @@ class Comparison:
         improper = {entry["name"]: entry["improper"] for entry in self.entries if entry["improper"]}
         if improper:
             left_out = ", ".join(f"{count} of {name}" for name, count in improper.items())
-            table.caption += f"; rows with an improper cavity are left out of all sums ({left_out})"
+            which = "with an improper cavity" if self.source == _LEAVE_ONE_OUT else "without a log density"
+            table.caption += f"; rows {which} are left out of all sums ({left_out})"
+        if any(entry["log_density"] == -np.inf for entry in self.entries):
+            table.caption += "; -inf where a model calls a row impossible that was observed"
         return table
 
     def __str__(self) -> str:
@@ -93,12 +100,13 @@ def compare(
     """
     named = _read_results(results)
     _check_same_data(named, check_x)
-    source = "leave-one-out" if isinstance(next(iter(named.values())), Result) else "cross-validation"
+    source = _LEAVE_ONE_OUT if isinstance(next(iter(named.values())), Result) else "cross-validation"
     densities = {
         name: each.leave_one_out() if isinstance(each, Result) else each.log_density for name, each in named.items()
     }
     observed = next(iter(named.values())).data.observed
-    usable = np.all([np.isfinite(values) for values in densities.values()], axis=0)
+    # An infinite log density is an answer, and the worst: only what is unknown is left out.
+    usable = ~np.any([np.isnan(values) for values in densities.values()], axis=0)
     if not np.any(usable):
         raise ValueError("results have no row in common that all of them can predict: use cross_validate")
     ranked = sorted(named, key=lambda name: -densities[name][usable].sum())
@@ -106,17 +114,20 @@ def compare(
     entries = []
     for name in ranked:
         values, each = densities[name][usable], named[name]
+        with np.errstate(invalid="ignore"):  # Between two that are infinite there is no difference to speak of.
+            gaps = values - best
+            difference = float(gaps.sum())
         entries.append(
             {
                 "name": name,
                 "log_density": float(values.sum()),
                 "standard_error": error_of_total(values),
-                "difference": float((values - best).sum()),
-                "difference_error": error_of_total(values - best),
+                "difference": difference,
+                "difference_error": error_of_total(gaps),
                 "energy": each.energy if isinstance(each, Result) else None,
                 "steps": each.steps if isinstance(each, Result) else None,
                 "status": _status_in_words(each),
-                "improper": int(np.sum(observed & ~np.isfinite(densities[name]))),
+                "improper": int(np.sum(observed & np.isnan(densities[name]))),
             }
         )
     return Comparison(entries, int(usable.sum()), source)
@@ -176,17 +187,11 @@ def _same_inputs(one: Result | CrossValidation, other: Result | CrossValidation)
     clock, other_clock = _clock(one), _clock(other)
     if clock == other_clock or clock is None or other_clock is None:
         return np.array_equal(one.data.x, other.data.x)
-    # The same stamps, measured in other units or from another origin.
-    return np.allclose(_seconds(one.data.x, clock), _seconds(other.data.x, other_clock), rtol=1e-12, atol=0.0)
+    return same_times(one.data.x, clock, other.data.x, other_clock)
 
 
 def _clock(each: Result | CrossValidation) -> Clock | None:
     return each.clock if isinstance(each, CrossValidation) else getattr(each.model.prior, "clock", None)
-
-
-def _seconds(x: np.ndarray, clock: Clock) -> np.ndarray:
-    second = np.timedelta64(1, "s")
-    return x * (clock.unit / second) + (clock.origin - np.datetime64(0, "s")) / second
 
 
 def _check_same_folds(who: str, one: np.ndarray, other: np.ndarray) -> None:
@@ -205,4 +210,4 @@ def _status_in_words(each: Result | CrossValidation) -> str:
 
 
 def _with_error(value: float, error: float) -> str:
-    return f"{value:.2f} ± {error:.2f}"
+    return f"{value:.2f}" if np.isnan(error) else f"{value:.2f} ± {error:.2f}"

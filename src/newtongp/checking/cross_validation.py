@@ -15,6 +15,7 @@ from ..methods.rule import Method
 from ..model import Model
 from ..precision import in_double
 from ..predict import as_key
+from ..priors.sparse import SparseGP
 from ..results import InferenceError, Result, Status
 from ..times import Clock
 from .calibrate import Calibration, calibration, has_distribution, row_parameters_of
@@ -140,10 +141,11 @@ def cross_validate(
     outputs = outputs_of(data)[:, 0] if model.likelihood.num_outputs == 1 else outputs_of(data)
 
     # Folds of one size are compiled once: some of the rows that are held out fill the others up, without their y, and
-    # their predictions are made several times.
+    # their predictions are made several times. A prior that chooses inducing inputs would choose from those rows too.
     held_out = [np.flatnonzero((assignment == label) & data.observed) for label in labels]
     most_held = max(held.size for held in held_out)
-    most_trained = max(int(np.sum(assignment != label)) for label in labels) if learn is None else 0
+    fills_up = learn is None and not (isinstance(model.prior, SparseGP) and model.prior.inducing is None)
+    most_trained = max(int(np.sum(assignment != label)) for label in labels) if fills_up else 0
 
     log_density = np.full(data.observed.shape, np.nan)
     lower, upper = np.full((2, *data.observed.shape), np.nan)
@@ -223,16 +225,24 @@ def _read_folds(folds: Any, key: Any, observed: np.ndarray) -> tuple[np.ndarray,
             f"folds must be an integer, or one label a row: {rows} of them, got {type(folds).__name__} of shape "
             f"{assignment.shape}"
         )
-    wrong = assignment != assignment if assignment.dtype.kind in "fO" else np.zeros(rows, dtype=bool)
-    if np.any(wrong):
-        raise ValueError(f"folds must have a label for every row, but row {np.flatnonzero(wrong)[0]} is NaN")
-    labels = list(np.unique(assignment[observed]).tolist())
+    for row, label in enumerate(assignment if assignment.dtype.kind in "fmMO" else ()):
+        if _is_missing(label):
+            found = "NaN" if isinstance(label, (float, np.floating)) else label
+            raise ValueError(f"folds must have a label for every row, but row {row} is {found}: give it one too")
+    distinct = np.unique(assignment[observed])
+    # NumPy makes integers of stamps in nanoseconds, which are equal to none of them.
+    labels = list(distinct) if distinct.dtype.kind in "mM" else list(distinct.tolist())
     if len(labels) < 2:
         raise ValueError(
             f"folds must have at least two labels among the observed rows, got {labels}: each fold is predicted from "
             "the others"
         )
     return assignment, labels
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether this is None, NaN, NaT or pandas' NA. (pandas itself is never imported.)"""
+    return label is None or type(label).__name__ == "NAType" or bool(label != label)
 
 
 def outputs_of(data: Data) -> np.ndarray:

@@ -10,8 +10,10 @@ if TYPE_CHECKING:
 
 
 def error_of_total(values: np.ndarray) -> float:
-    """The standard error of the sum of independent values, from their spread; NaN of a single one."""
-    return float(np.sqrt(values.size) * np.std(values, ddof=1)) if values.size > 1 else float("nan")
+    """The standard error of the sum of independent values, from their spread; NaN of a single one or infinite ones."""
+    if values.size < 2 or not np.all(np.isfinite(values)):
+        return float("nan")
+    return float(np.sqrt(values.size) * np.std(values, ddof=1))
 
 
 def new_table(title: str, first_column: str) -> "Table":

@@ -46,7 +46,6 @@ def reproduce(
     require_matplotlib()
     console = console or _wide_console()
     folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     kept = folder / f"{name}_runs"
     study = conduct(name, methods, folds, iterations, with_defaults, processes, console, kept, resume)
     summary = report.table(study)

@@ -33,7 +33,6 @@ class Shelf:
 
     def put(self, job: Job, found: tuple[Any, ...]) -> None:
         """Keep what a method came to."""
-        self.folder.mkdir(parents=True, exist_ok=True)
         parts = [_parts_of_ending(each) if job.beyond_paper else _parts_of_run(each) for each in found]
         write_file(self.path(job), _KIND, {"mark": _mark(job), "found": parts})
 

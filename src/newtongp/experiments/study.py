@@ -146,6 +146,9 @@ def conduct(
     todo = [Job(name, entry.name, False, chosen, count) for entry in entries]
     todo += [Job(name, default.name, True, chosen, count) for default in defaults]
     shelf = None if keep is None else Shelf(Path(keep))
+    if shelf is not None:
+        # Once it is known what to run, and before hours of it would be lost for want of a folder.
+        shelf.folder.mkdir(parents=True, exist_ok=True)
     known = {job: shelf.get(job) for job in todo} if resume and shelf is not None else {}
     known = {job: kept for job, kept in known.items() if kept is not None}
     left = [job for job in todo if job not in known]

@@ -25,7 +25,7 @@ from .pieces import (
     make_panels,
     tails_of,
 )
-from .single import conditional_means, mark_ends_of_data, one_column
+from .single import conditional_means, finite_column, mark_ends_of_data
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,7 +77,7 @@ def plot_line(result, axes, grid, column: int, latents: bool, levels: list[float
 
 
 def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]) -> _Line:
-    model, likelihood = result.model, result.model.likelihood
+    likelihood = result.model.likelihood
     own = rows_given(likelihood)
     if grid is None and own and not row_parameters:
         # Only at the rows of the data is it known what they are.
@@ -85,17 +85,10 @@ def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]
         inputs = result.data.x[order]
         row_parameters = {name: np.asarray(likelihood.row_parameter(name))[order] for name in own}
     else:
-        if grid is None:
-            values = _default_grid(result.data.x[:, column], model.prior)
-        elif result.data is None or result.data.x.shape[1] == 1:
-            values = data_room.read_inputs(grid, model, "grid")[:, 0]
-        else:
-            values = one_column(grid, "grid")
+        values, others = _read_grid(result, grid, column)
         values, row_parameters = in_order(values, row_parameters)
-        inputs = values[:, None]
-        if result.data is not None:
-            inputs = np.repeat(result.data.x[:1], values.size, axis=0)
-            inputs[:, column] = values
+        inputs = np.repeat(others, values.size, axis=0)
+        inputs[:, column] = values
     prediction = result.predict(inputs, **row_parameters)
     clock = clock_of(result)
     return _Line(
@@ -104,6 +97,22 @@ def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]
         with_row_parameters(likelihood, **row_parameters),
         (lambda numbers: numbers) if clock is None else (lambda numbers: _as_stamps(numbers, clock)),
     )
+
+
+def _read_grid(result: Result, grid: Any, column: int) -> tuple[np.ndarray, np.ndarray]:
+    """Where to predict along a column, and a row (1, P) with the values at which the other columns are held."""
+    if result.data is None:
+        whole = data_room.read_inputs(grid, result.model, "grid")
+        return whole[:, column], whole[:1]
+    others = result.data.x[:1]
+    if grid is None:
+        return _default_grid(result.data.x[:, column], result.model.prior), others
+    if others.shape[1] > 1:
+        return finite_column(grid, "grid"), others
+    whole = data_room.read_inputs(grid, result.model, "grid")
+    if whole.shape[1] > 1:
+        raise ValueError(f"grid must have one column, as x has, got shape {whole.shape}")
+    return whole[:, 0], others
 
 
 def _default_grid(values: np.ndarray, prior: Any) -> np.ndarray:
@@ -172,7 +181,10 @@ def _draw_latent(ax: "Axes", line: _Line, latent: int, levels: list[float]) -> N
 
 def _frame(ax: "Axes", line: _Line, legend: bool) -> None:
     """Room for points at the ends, and a legend above the axes, where it hides nothing."""
-    first, last = line.to_axis(line.grid[[0, -1]])
+    ends = line.grid[[0, -1]]
+    if ends[0] == ends[1]:
+        ends = ends + np.array([-0.5, 0.5])
+    first, last = line.to_axis(ends)
     margin = (last - first) * 0.012
     ax.set_xlim(first - margin, last + margin)
     ax.spines[["top", "right"]].set_visible(False)
@@ -195,7 +207,7 @@ def _draw_data(ax: "Axes", result: Result, column: int, output: int, kind: str, 
         heights = np.where(y > 0.5, 1.03, -0.03)
         ax.plot(x, heights, "|", color=DATA, markersize=7.0, alpha=alpha, label="data")
     elif kind == "classes":
-        for label in range(line.likelihood.num_latents):
+        for label in np.unique(y).astype(int):
             ticks = x[y == label]
             ax.plot(ticks, np.full(ticks.size, -0.03), "|", color=class_colour(label), markersize=7.0)
     else:

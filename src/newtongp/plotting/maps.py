@@ -7,7 +7,7 @@ import numpy as np
 from ..results import Result
 from .lines import kind_of, subscript
 from .pieces import DATA, class_colour, make_panels
-from .single import one_column
+from .single import finite_column
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,13 @@ def _sides(result: Result, grid: Any, columns: list[int]) -> list[np.ndarray]:
                 f"grid must be a pair of vectors, one for each input that varies, got {type(grid).__name__}: write "
                 "grid=(np.linspace(...), np.linspace(...))"
             )
-        return [np.unique(one_column(side, "grid")) for side in grid]
+        sides = [np.unique(finite_column(side, "grid")) for side in grid]
+        if min(side.size for side in sides) < 2:
+            raise ValueError(
+                "grid must have at least two values for each of the two inputs, got "
+                f"{sides[0].size} and {sides[1].size} different ones"
+            )
+        return sides
     sides = []
     for column in columns:
         values = result.data.x[:, column]
@@ -100,18 +106,20 @@ def _map_of_classes(ax: "Axes", sides: list[np.ndarray], probabilities: np.ndarr
 def _map_of_values(ax: "Axes", sides: list[np.ndarray], values: np.ndarray, x, y: np.ndarray, name: str) -> None:
     from matplotlib.colors import Normalize
 
-    together = np.concatenate([values.ravel(), np.quantile(y, [0.02, 0.98])])
+    together = values.ravel() if y.size == 0 else np.concatenate([values.ravel(), np.quantile(y, [0.02, 0.98])])
     style: dict[str, Any] = {"cmap": "viridis", "norm": Normalize(together.min(), together.max())}
     drawn = ax.pcolormesh(*sides, values, shading="gouraud", **style)
-    ax.figure.colorbar(drawn, ax=ax, label=f"{name}; points: data")
-    ax.scatter(x[:, 0], x[:, 1], c=y, **style, **_dots(y.size))
+    ax.figure.colorbar(drawn, ax=ax, label=f"{name}; points: data" if y.size else name)
+    if y.size:
+        ax.scatter(x[:, 0], x[:, 1], c=y, **style, **_dots(y.size))
 
 
 def _scatter_classes(ax: "Axes", x: np.ndarray, y: np.ndarray) -> None:
     for label in np.unique(y).astype(int):
         here = x[y == label]
         ax.scatter(here[:, 0], here[:, 1], color=class_colour(label), label=f"y = {label}", **_dots(y.size))
-    ax.legend(loc="upper right", fontsize="small", framealpha=0.85)
+    if y.size:
+        ax.legend(loc="upper right", fontsize="small", framealpha=0.85)
 
 
 def _points(result: Result, columns: list[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..precision import NotRealError, as_real
 from ..results import Result
 from ..times import Clock
 
@@ -71,12 +72,17 @@ def in_order(grid: np.ndarray, row_parameters: dict[str, Any]) -> tuple[np.ndarr
     return grid[order], moved
 
 
-def read_levels(levels: Sequence[float]) -> list[float]:
-    """Levels of bands, checked, the widest first."""
-    ordered = sorted({float(level) for level in levels}, reverse=True)
-    if not all(0.0 < level < 1.0 for level in ordered):
-        raise ValueError(f"levels must lie strictly between 0 and 1, got {levels!r}")
-    return ordered
+def read_levels(levels: Any) -> list[float]:
+    """Levels of bands, a number or several, checked, the widest first."""
+    try:
+        given = as_real(levels).ravel()
+    except NotRealError:
+        raise ValueError(f"levels must be numbers such as 0.95, got {levels!r}") from None
+    if given.size == 0:
+        raise ValueError(f"levels must have at least one number such as 0.95, got {levels!r}")
+    if not np.all((given > 0.0) & (given < 1.0)):
+        raise ValueError(f"levels must lie strictly between 0 and 1, got {levels!r}: write 0.95 for 95 %")
+    return sorted({float(level) for level in given}, reverse=True)
 
 
 def tails_of(levels: list[float]) -> list[float]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .. import data as data_room
 from ..results import Result
 from .lines import plot_line
 from .maps import plot_map
@@ -20,7 +21,7 @@ def plot_result(
     grid: Any = None,
     *,
     latents: bool = False,
-    levels: Sequence[float] = (0.5, 0.95),
+    levels: float | Sequence[float] = (0.5, 0.95),
     **row_parameters: Any,
 ) -> "Figure":
     """The data and the predictions of y, over one input or as a map over two; what `result.plot` draws.
@@ -33,7 +34,7 @@ def plot_result(
     `grid` is where to predict: inputs of your own choice, or a pair of vectors for a map; by default the range of the
     data. `axes` are the matplotlib axes to draw on, as many as panels; without them pyplot makes a figure.
     `row_parameters` are the likelihood's numbers at the grid, as in `Result.predict`. If the model has one a row and
-    none is given, predictions are at the rows of the data, with their own.
+    none is given, predictions over one input are at the rows of the data, with their own; a map needs them.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -46,10 +47,14 @@ def plot_result(
     if result.data is None:
         if grid is None:
             raise ValueError("grid is needed where the data was read in chunks: give the inputs to predict at")
-        varying = [0]
+        varying = _varying(data_room.read_inputs(grid, result.model, "grid"))
+        if len(varying) != 1:
+            raise ValueError(
+                f"grid must vary in one column where the data was read in chunks, and it does in {len(varying)}: hold "
+                "the others at one value, or predict with result.predict(...), and plot that"
+            )
     else:
-        x = result.data.x
-        varying = [0] if x.shape[1] == 1 else [int(k) for k in np.flatnonzero(np.ptp(x, axis=0) > 0.0)]
+        varying = _varying(result.data.x)
     if len(varying) == 1:
         return plot_line(result, axes, grid, varying[0], latents, widest_first, row_parameters)
     if len(varying) == 2 and result.model.likelihood.num_outputs == 1:
@@ -59,3 +64,8 @@ def plot_result(
         f"plot draws one input, or two with one output, and here are {len(varying)} that vary and {outputs} output(s): "
         "predict along a line of your own with result.predict(...), and plot that"
     )
+
+
+def _varying(x: np.ndarray) -> list[int]:
+    """The columns with more than one value; a single column is always one to draw over."""
+    return [0] if x.shape[1] == 1 else [int(k) for k in np.flatnonzero(np.ptp(x, axis=0) > 0.0)]

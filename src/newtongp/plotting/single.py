@@ -24,7 +24,7 @@ def plot_prediction(
     y: Any,
     grid: Any,
     *,
-    levels: Sequence[float] = (0.5, 0.95),
+    levels: float | Sequence[float] = (0.5, 0.95),
     ax: "Axes | None" = None,
     data_label: str = "data",
     **row_parameters: Any,
@@ -39,7 +39,7 @@ def plot_prediction(
     require_matplotlib()
     inputs = _inputs(x, "x")
     outputs = one_column(y, "y")
-    new_inputs, row_parameters = in_order(_inputs(grid, "grid"), row_parameters)
+    new_inputs, row_parameters = in_order(_grid(grid), row_parameters)
     if inputs.shape != outputs.shape:
         raise ValueError(f"x and y must have as many rows as each other, got {inputs.size} and {outputs.size}")
     widest_first = read_levels(levels)
@@ -60,7 +60,7 @@ def plot_conditional_mean(
     grid: Any,
     *,
     x: Any = None,
-    levels: Sequence[float] = (0.5, 0.95),
+    levels: float | Sequence[float] = (0.5, 0.95),
     ax: "Axes | None" = None,
     label: str = "E[y | f]",
     **row_parameters: Any,
@@ -72,7 +72,7 @@ def plot_conditional_mean(
     `grid` goes beyond them.
     """
     require_matplotlib()
-    new_inputs, row_parameters = in_order(_inputs(grid, "grid"), row_parameters)
+    new_inputs, row_parameters = in_order(_grid(grid), row_parameters)
     likelihood = result.model.likelihood
     if likelihood.num_latents != 1 or likelihood.num_outputs != 1:
         raise ValueError(
@@ -112,7 +112,8 @@ def _new_axes() -> "Axes":
 
 
 def _finish(ax: "Axes", grid: np.ndarray) -> None:
-    ax.set_xlim(grid[0], grid[-1])
+    if grid[0] != grid[-1]:
+        ax.set_xlim(grid[0], grid[-1])
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False)
 
@@ -132,6 +133,22 @@ def one_column(values: Any, name: str) -> np.ndarray:
     return _as_column(np.asarray(values, dtype=np.float64), name)
 
 
+def finite_column(values: Any, name: str) -> np.ndarray:
+    """Finite numbers as a vector; ValueError if one is not, or if they have several columns."""
+    return _check_finite(one_column(values, name), name)
+
+
+def _grid(values: Any) -> np.ndarray:
+    return _check_finite(_inputs(values, "grid"), "grid")
+
+
+def _check_finite(array: np.ndarray, name: str) -> np.ndarray:
+    wrong = np.flatnonzero(~np.isfinite(array))
+    if wrong.size:
+        raise ValueError(f"{name} must be finite, but row {wrong[0]} is {array[wrong[0]]}: drop that row")
+    return array
+
+
 def _as_column(array: np.ndarray, name: str) -> np.ndarray:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
@@ -141,14 +158,14 @@ def _as_column(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def mark_ends_of_data(ax: "Axes", observed: np.ndarray, grid: np.ndarray) -> None:
-    """A dashed line where the grid leaves the data by more than a twentieth of its length."""
+    """A dashed line where the grid leaves the data by more than a twentieth of its length, if it has any of them."""
     if observed.size == 0:
         return
     width = grid[-1] - grid[0]
     first, last = observed.min(), observed.max()
-    if first - grid[0] > 0.05 * width:
+    if 0.05 * width < first - grid[0] <= width:
         _mark(ax, first, first - 0.01 * width, "right", "before the data")
-    if grid[-1] - last > 0.05 * width:
+    if 0.05 * width < grid[-1] - last <= width:
         _mark(ax, last, last + 0.01 * width, "left", "after the data: forecast")
 
 

@@ -1,9 +1,9 @@
 """Whether a value can be in a field, by what the field declares."""
 
-import collections.abc
 import dataclasses
 import types
 import typing
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -44,7 +44,11 @@ def fits(value: Any, hint: Any) -> bool:
     if origin is tuple:
         inside = inside[:1] * len(value) if inside[-1] is Ellipsis and isinstance(value, tuple) else inside
         return isinstance(value, tuple) and len(value) == len(inside) and all(map(fits, value, inside))
-    if origin is collections.abc.Callable:
+    if origin is list:
+        return isinstance(value, list) and all(fits(each, inside[0]) for each in value)
+    if origin is dict:
+        return isinstance(value, dict) and all(fits(key, inside[0]) and fits(value[key], inside[1]) for key in value)
+    if hint is Callable or origin is Callable:
         return callable(value)
     if hint is Any:
         return _is_number(value) or dataclasses.is_dataclass(value) or (type(value) is tuple and all(map(_any, value)))

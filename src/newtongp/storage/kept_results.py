@@ -1,12 +1,14 @@
 """Results as their parts, and back: those that `infer` and `fit` return."""
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import data as data_room
 from ..data import Data
+from ..fitted import FitResult
 from ..gaussian import Gaussian, Sites
 from ..infer import posterior_of
 from ..methods.presets import FirstOrderVI
@@ -36,6 +38,21 @@ _PARTS: dict[str, Any] = {
 }
 """What every result has; classes of results may have more."""
 
+_FIT_PARTS: dict[str, Any] = {
+    **_PARTS,
+    "inference_status": Status,
+    "learned": dict[str, np.ndarray],
+    "priors": dict[str, Callable],
+    "standard_errors": dict[str, np.ndarray],
+    "at_bound": list[str],
+    "penalty": float,
+    "fit_history": np.ndarray,
+    "evaluations": int,
+    "seconds": float,
+    "tied": dict[str, str],
+}
+"""What every `FitResult` has."""
+
 
 def contents_of_result(result: Result) -> dict[str, Any]:
     """What a result is made of: its attributes, but for private ones and what is computed when it is asked for."""
@@ -59,12 +76,13 @@ def _keeps_posterior(model: Model, result: Any) -> bool:
 
 def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
     """A result with these parts, checked."""
-    wrong = [name for name in _PARTS if name not in values]
+    parts = _FIT_PARTS if issubclass(cls, FitResult) else _PARTS
+    wrong = [name for name in parts if name not in values]
     wrong += [name for name in values if not name.isidentifier() or name.startswith("_")]
-    wrong += [name for name in values if name not in _PARTS and hasattr(getattr(cls, name, None), "__get__")]
+    wrong += [name for name in values if name not in parts and hasattr(getattr(cls, name, None), "__get__")]
     if wrong:
         raise FileFormatError(f"{where}: {short(wrong[0])} cannot be, or cannot be missing, in a {cls.__name__}")
-    for name, kind in _PARTS.items():
+    for name, kind in parts.items():
         if not fits(values[name], kind):
             raise FileFormatError(f"{where}.{name} cannot be {short(values[name])}")
     made, posterior = object.__new__(cls), values.pop("posterior")
@@ -72,6 +90,8 @@ def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
     if made.site_marginals is None:
         made.site_marginals = made.marginals
     _check_result(made, posterior)
+    if isinstance(made, FitResult):
+        _check_fit(made)
     if posterior is None:
         made._condition = functools.partial(_conditioned, made.model, made.data, made.sites)
     else:
@@ -100,6 +120,16 @@ def _check_result(result: Result, posterior: Posterior | None) -> None:
             # A run that broke down may have nothing better to show.
             fine = result.status.failed or (is_finite(vector) and is_finite(matrix))
             require(fine, f"{name} must be finite")
+
+
+def _check_fit(result: FitResult) -> None:
+    for name in ("learned", "standard_errors"):
+        arrays = [np.asarray(value) for value in getattr(result, name).values()]
+        require(all(array.dtype.kind == "f" for array in arrays), f"{name} must be numbers")
+    history = np.asarray(result.fit_history)
+    require(history.ndim == 1 and history.dtype.kind == "f", "fit_history must be a vector")
+    require(result.evaluations >= 0, f"evaluations cannot be {result.evaluations}")
+    require(is_finite(result.seconds), f"seconds cannot be {result.seconds}")
 
 
 def _with_gaps(data: Data) -> np.ndarray:
