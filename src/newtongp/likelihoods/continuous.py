@@ -14,7 +14,7 @@ from ..precision import parameter
 from . import links
 from . import support as supports
 from .base import Likelihood
-from .special import gammaln, incomplete_beta, lower_gamma, ndtr
+from .special import gammaln, incomplete_beta, log_rising_factorial, lower_gamma, ndtr
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -112,7 +112,8 @@ class StudentT(Likelihood):
     def log_prob(self, y, f):
         """log p(y | f)."""
         z = (y - f) / self.scale
-        normaliser = gammaln(0.5 * (self.df + 1.0)) - gammaln(0.5 * self.df) - 0.5 * jnp.log(jnp.pi * self.df)
+        # Of a large df both gamma functions are huge, and their ratio is not.
+        normaliser = log_rising_factorial(0.5 * self.df, 0.5) - 0.5 * jnp.log(jnp.pi * self.df)
         return normaliser - jnp.log(self.scale) - 0.5 * (self.df + 1.0) * jnp.log1p(z**2 / self.df)
 
     def mean(self, f):
