@@ -155,3 +155,16 @@ def test_student_with_many_degrees_of_freedom_tends_to_a_gaussian():
         np.testing.assert_allclose(value, limit, rtol=1e-14, atol=2.0 / df**2)
         if df <= 1e9:
             np.testing.assert_allclose(slope, -excess / df, rtol=5.0 / df + 1e-6)
+
+
+@pytest.mark.parametrize("link", links.POSITIVE)
+def test_waiting_times_at_scales_that_underflow(link):
+    likelihood, f = lk.Exponential(link), -750.0
+    value, first, second = with_derivatives(likelihood.log_prob)(np.zeros(1), np.full(1, f))
+    np.testing.assert_allclose(np.concatenate([value, first, second]), [750.0, -1.0, 0.0], atol=1e-12)
+    for other in (likelihood, lk.Gamma(2.0, link)):
+        assert float(other.cdf(0.0, f)) == 0.0
+    # exp(59) scales above 0.
+    np.testing.assert_allclose(likelihood.log_prob(np.exp(-691.0), f), 750.0 - np.exp(59.0), rtol=1e-12)
+    if link == "exp":
+        assert float(likelihood.expected_log_prob(0.0, f, 1.0)) == 750.0

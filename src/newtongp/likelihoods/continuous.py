@@ -29,6 +29,11 @@ def _normal_log_expected_power(residual, noise, variance, power: float):
     return determinants - 0.5 * power * residual**2 / (noise + power * variance)
 
 
+def _ratio(y, log_scale):
+    """y / scale for y >= 0, also where the scale underflows: 0 at y = 0, and no infinity times 0."""
+    return jnp.exp(jnp.log(y) - log_scale)
+
+
 def _smallest_positive():
     return jnp.finfo(jnp.result_type(float)).tiny
 
@@ -172,7 +177,7 @@ class Gamma(Likelihood):
     def log_prob(self, y, f):
         """-log Gamma(a) - a log s + (a - 1) log y - y / s, with a the shape and s = link(f)."""
         log_scale = links.log_positive(self.link, f)
-        return self._normaliser(y) - self.shape * log_scale - y * jnp.exp(-log_scale)
+        return self._normaliser(y) - self.shape * log_scale - _ratio(y, log_scale)
 
     def _normaliser(self, y):
         return (self.shape - 1.0) * jnp.log(y) - gammaln(self.shape)
@@ -187,7 +192,7 @@ class Gamma(Likelihood):
 
     def cdf(self, y, f):
         """P(Y <= y | f)."""
-        return lower_gamma(self.shape, jnp.maximum(y, 0.0) * jnp.exp(-links.log_positive(self.link, f)))
+        return lower_gamma(self.shape, _ratio(jnp.maximum(y, 0.0), links.log_positive(self.link, f)))
 
     def sample(self, key, f):
         """A draw of y given f."""
@@ -199,7 +204,7 @@ class Gamma(Likelihood):
         """E[log p(y | f)] for f ~ N(mean, covariance), with the exponential link."""
         if self.link != "exp":
             return None
-        return self._normaliser(y) - self.shape * mean - y * jnp.exp(0.5 * covariance - mean)
+        return self._normaliser(y) - self.shape * mean - _ratio(y, mean - 0.5 * covariance)
 
 
 @final
@@ -225,7 +230,7 @@ class Exponential(Likelihood):
     def log_prob(self, y, f):
         """-log s - y / s, with s = link(f)."""
         log_scale = links.log_positive(self.link, f)
-        return -log_scale - y * jnp.exp(-log_scale)
+        return -log_scale - _ratio(y, log_scale)
 
     def mean(self, f):
         """E[y | f] = link(f)."""
@@ -237,7 +242,7 @@ class Exponential(Likelihood):
 
     def cdf(self, y, f):
         """P(Y <= y | f)."""
-        return -jnp.expm1(-jnp.maximum(y, 0.0) * jnp.exp(-links.log_positive(self.link, f)))
+        return -jnp.expm1(-_ratio(jnp.maximum(y, 0.0), links.log_positive(self.link, f)))
 
     def sample(self, key, f):
         """A draw of y given f."""
@@ -247,7 +252,7 @@ class Exponential(Likelihood):
         """E[log p(y | f)] for f ~ N(mean, covariance), with the exponential link."""
         if self.link != "exp":
             return None
-        return -mean - y * jnp.exp(0.5 * covariance - mean)
+        return -mean - _ratio(y, mean - 0.5 * covariance)
 
 
 @final
