@@ -199,6 +199,12 @@ def test_cdf_of_large_counts(size):
     compare(lk.Binomial(10.0 * size), st.binom(10.0 * size, 0.1), scipy.special.logit(0.1), 1e-5)
 
 
+@pytest.mark.parametrize("shape", [1e5, 1e8, 1e14])
+def test_gamma_cdf_of_large_shapes(shape):
+    y = shape + np.linspace(-3.0, 3.0, 25) * np.sqrt(shape)
+    np.testing.assert_allclose(cdfs(lk.Gamma(shape), y, 0.0), scipy.special.gammainc(shape, y), atol=1e-8)
+
+
 def test_negative_binomial_tends_to_poisson():
     y = np.arange(25.0)
     limit = log_probs(lk.NegativeBinomial(1e-13), y, 1.3)
