@@ -278,14 +278,21 @@ def signed_roots(
 
 @signed_roots.defjvp
 def _signed_roots_jvp(primals, tangents):
-    # Eigenvectors have no derivative where eigenvalues meet, but R₊R₊ᵀ − R₋R₋ᵀ has: dR = ½ dA A⁻¹ R gives
-    # it for any nonsingular A. A singular A (a missing row) is a constant, and gets zero.
+    # Eigenvectors have no derivative where eigenvalues meet, but R₊R₊ᵀ − R₋R₋ᵀ has: dR = (I − ½P) dA A⁺R gives it,
+    # with P the projection on the range of A, and A⁺r = ± r / rᵀr for the columns r of R. A singular A keeps its
+    # rank (Gauss-Newton makes such), and one that is zero (a missing row) is a constant.
     (matrix,), (change,) = primals, tangents
     positive, negative = signed_roots(matrix)
-    singular = jnp.all(matrix == 0.0)
-    safe = jnp.where(singular, jnp.eye(matrix.shape[-1]), matrix)
-    relative = jnp.where(singular, 0.0, 0.5 * small_solve(safe, change).T)
-    return (positive, negative), (relative @ positive, relative @ negative)
+    inverse_positive, inverse_negative = _over_squares(positive), _over_squares(negative)
+    projection = inverse_positive @ positive.T + inverse_negative @ negative.T
+    half = change - 0.5 * projection @ change
+    return (positive, negative), (half @ inverse_positive, -half @ inverse_negative)
+
+
+def _over_squares(columns: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    """Every column divided by its squared length; those of zeros stay."""
+    squares = jnp.sum(columns**2, axis=0, keepdims=True)
+    return jnp.where(squares > 0.0, columns / jnp.where(squares > 0.0, squares, 1.0), 0.0)
 
 
 def smallest_eigenvalue(matrix: Float[Array, "D D"]) -> Float[Array, ""]:
