@@ -278,21 +278,25 @@ def signed_roots(
 
 @signed_roots.defjvp
 def _signed_roots_jvp(primals, tangents):
-    # Eigenvectors have no derivative where eigenvalues meet, but R₊R₊ᵀ − R₋R₋ᵀ has: dR = (I − ½P) dA A⁺R gives it,
-    # with P the projection on the range of A, and A⁺r = ± r / rᵀr for the columns r of R. A singular A keeps its
-    # rank (Gauss-Newton makes such), and one that is zero (a missing row) is a constant.
+    # Eigenvectors have no derivative where eigenvalues meet, but R₊R₊ᵀ − R₋R₋ᵀ has. With unit columns U and their
+    # eigenvalues w, dU = U X + (what of dA U/w is outside of U) gives it, where X W + W Xᵀ = Uᵀ dA U. The X of least
+    # size has a singular A (Gauss-Newton makes such) follow by its range alone, also where rounding has left it another
+    # eigenvalue. One that is zero (a missing row) is a constant.
     (matrix,), (change,) = primals, tangents
     positive, negative = signed_roots(matrix)
-    inverse_positive, inverse_negative = _over_squares(positive), _over_squares(negative)
-    projection = inverse_positive @ positive.T + inverse_negative @ negative.T
-    half = change - 0.5 * projection @ change
-    return (positive, negative), (half @ inverse_positive, -half @ inverse_negative)
-
-
-def _over_squares(columns: Float[Array, "D D"]) -> Float[Array, "D D"]:
-    """Every column divided by its squared length; those of zeros stay."""
-    squares = jnp.sum(columns**2, axis=0, keepdims=True)
-    return jnp.where(squares > 0.0, columns / jnp.where(squares > 0.0, squares, 1.0), 0.0)
+    values = jnp.sum(positive**2 - negative**2, axis=0)
+    safe = jnp.where(values == 0.0, 1.0, values)
+    lengths = jnp.sqrt(jnp.abs(safe))
+    units = (positive + negative) / lengths[None, :]
+    moved = change @ units
+    turned = units.T @ moved
+    squares = values[:, None] ** 2 + values[None, :] ** 2
+    mixing = jnp.where(squares > 0.0, turned * values[None, :] / jnp.where(squares > 0.0, squares, 1.0), 0.0)
+    slope = (units @ mixing + (moved - units @ turned) / safe[None, :]) * lengths[None, :]
+    return (positive, negative), (
+        jnp.where((values > 0.0)[None, :], slope, 0.0),
+        jnp.where((values < 0.0)[None, :], slope, 0.0),
+    )
 
 
 def smallest_eigenvalue(matrix: Float[Array, "D D"]) -> Float[Array, ""]:
