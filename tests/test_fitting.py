@@ -134,6 +134,15 @@ def test_gradients_of_matrices_weights_and_shared_values():
     assert_gradient(energy, 1e-5)
 
 
+@pytest.mark.parametrize("base", [ng.kernels.Matern32, ng.kernels.RBF])
+def test_gradients_where_sites_are_singular(base):
+    """Gauss-Newton makes sites of rank one, up to rounding, of a row that is a product of two latents."""
+    x = np.linspace(0.0, 3.0, 6)
+    kernel = ng.kernels.Independent([base(), base(lengthscale=2.0)])
+    model = ng.Model(ng.GP(kernel, mean=ng.means.Independent([0.5, 1.0])), L.Product(variance=0.3))
+    assert_gradient(Energy(model, x, np.cos(2.0 * x), ng.Taylor()), 1e-5)
+
+
 # Optima that others find --------------------------------------------------------------------------
 
 

@@ -102,3 +102,15 @@ def test_projection_on_positive_semidefinite_matrices(size):
     wanted = np.einsum("nij,nj,nkj->nik", vectors, np.maximum(values, 0.0), vectors)
     scale = np.max(np.abs(matrices), axis=(1, 2), keepdims=True) + 1.0
     assert np.max(np.abs(projected - wanted) / scale) < 3e-14
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 3])
+def test_signed_roots_follow_a_matrix_of_any_rank(rank):
+    rng = np.random.default_rng(rank)
+    parts, moves = rng.normal(size=(2, 3, rank))
+    signs = np.array([1.0, -1.0, 1.0])[:rank]
+    matrix = (parts * signs) @ parts.T
+    change = (moves * signs) @ parts.T + (parts * signs) @ moves.T
+    roots, slopes = jax.jvp(linalg.signed_roots, (jnp.asarray(matrix),), (jnp.asarray(change),))
+    products = [slope @ root.T + root @ slope.T for root, slope in zip(roots, slopes, strict=True)]
+    np.testing.assert_allclose(products[0] - products[1], change, atol=1e-12)

@@ -278,14 +278,25 @@ def signed_roots(
 
 @signed_roots.defjvp
 def _signed_roots_jvp(primals, tangents):
-    # Eigenvectors have no derivative where eigenvalues meet, but R₊R₊ᵀ − R₋R₋ᵀ has: dR = ½ dA A⁻¹ R gives
-    # it for any nonsingular A. A singular A (a missing row) is a constant, and gets zero.
+    # Eigenvectors have no derivative where eigenvalues meet, but R₊R₊ᵀ − R₋R₋ᵀ has. With unit columns U and their
+    # eigenvalues w, dU = U X + (what of dA U/w is outside of U) gives it, where X W + W Xᵀ = Uᵀ dA U. The X of least
+    # size has a singular A (Gauss-Newton makes such) follow by its range alone, also where rounding has left it another
+    # eigenvalue. One that is zero (a missing row) is a constant.
     (matrix,), (change,) = primals, tangents
     positive, negative = signed_roots(matrix)
-    singular = jnp.all(matrix == 0.0)
-    safe = jnp.where(singular, jnp.eye(matrix.shape[-1]), matrix)
-    relative = jnp.where(singular, 0.0, 0.5 * small_solve(safe, change).T)
-    return (positive, negative), (relative @ positive, relative @ negative)
+    values = jnp.sum(positive**2 - negative**2, axis=0)
+    safe = jnp.where(values == 0.0, 1.0, values)
+    lengths = jnp.sqrt(jnp.abs(safe))
+    units = (positive + negative) / lengths[None, :]
+    moved = change @ units
+    turned = units.T @ moved
+    squares = values[:, None] ** 2 + values[None, :] ** 2
+    mixing = jnp.where(squares > 0.0, turned * values[None, :] / jnp.where(squares > 0.0, squares, 1.0), 0.0)
+    slope = (units @ mixing + (moved - units @ turned) / safe[None, :]) * lengths[None, :]
+    return (positive, negative), (
+        jnp.where((values > 0.0)[None, :], slope, 0.0),
+        jnp.where((values < 0.0)[None, :], slope, 0.0),
+    )
 
 
 def smallest_eigenvalue(matrix: Float[Array, "D D"]) -> Float[Array, ""]:

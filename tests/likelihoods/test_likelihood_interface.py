@@ -165,3 +165,15 @@ def test_row_functions_return_vectors_and_matrices(likelihood):
     assert base.row_covariance(likelihood, f).shape == (1, 1)
     assert base.row_cdf(likelihood, y[0], f).shape == ()
     assert base.row_sample(likelihood, jax.random.key(0), f).shape == (1,)
+
+
+@pytest.mark.parametrize("link", ["probit", "logit"])
+def test_latents_may_be_integers(link):
+    for likelihood in (lk.Bernoulli(link), lk.Binomial(3, link), lk.Beta(2.0, link)):
+        for moment in (likelihood.mean, likelihood.covariance):
+            assert float(moment(1)) == float(moment(1.0))
+
+
+def test_outputs_may_be_lists():
+    likelihood, f = lk.MultivariateGaussian([1.0, 2.0]), [0.3, -0.2]
+    assert float(likelihood.log_prob([0.5, 1.0], f)) == float(likelihood.log_prob(jnp.array([0.5, 1.0]), f))

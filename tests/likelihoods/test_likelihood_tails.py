@@ -140,3 +140,31 @@ def test_hyperparameters_have_finite_derivatives():
     for likelihood, y in cases:
         slopes = jax.jit(jax.grad(lambda lik, value=y: lik.log_prob(value, 0.4)))(likelihood)
         assert all(np.isfinite(leaf) for leaf in jax.tree.leaves(slopes))
+
+
+def test_student_with_many_degrees_of_freedom_tends_to_a_gaussian():
+    def log_prob(df, y):
+        return lk.StudentT(df, 2.0).log_prob(y, 0.3)
+
+    y, z = 1.7, 0.7
+    for df in (190.0, 210.0, 1e4, 1e9, 1e15):
+        value, slope = jax.value_and_grad(log_prob)(jnp.asarray(df), y)
+        # The first term beyond the limit: ((z^2 - 1)^2 - 2) / (4 df).
+        excess = ((z**2 - 1.0) ** 2 - 2.0) / (4.0 * df)
+        limit = float(lk.Gaussian(4.0).log_prob(y, 0.3)) + excess
+        np.testing.assert_allclose(value, limit, rtol=1e-14, atol=2.0 / df**2)
+        if df <= 1e9:
+            np.testing.assert_allclose(slope, -excess / df, rtol=5.0 / df + 1e-6)
+
+
+@pytest.mark.parametrize("link", links.POSITIVE)
+def test_waiting_times_at_scales_that_underflow(link):
+    likelihood, f = lk.Exponential(link), -750.0
+    value, first, second = with_derivatives(likelihood.log_prob)(np.zeros(1), np.full(1, f))
+    np.testing.assert_allclose(np.concatenate([value, first, second]), [750.0, -1.0, 0.0], atol=1e-12)
+    for other in (likelihood, lk.Gamma(2.0, link)):
+        assert float(other.cdf(0.0, f)) == 0.0
+    # exp(59) scales above 0.
+    np.testing.assert_allclose(likelihood.log_prob(np.exp(-691.0), f), 750.0 - np.exp(59.0), rtol=1e-12)
+    if link == "exp":
+        assert float(likelihood.expected_log_prob(0.0, f, 1.0)) == 750.0

@@ -199,7 +199,25 @@ def test_cdf_of_large_counts(size):
     compare(lk.Binomial(10.0 * size), st.binom(10.0 * size, 0.1), scipy.special.logit(0.1), 1e-5)
 
 
+@pytest.mark.parametrize("shape", [1e5, 1e8, 1e14])
+def test_gamma_cdf_of_large_shapes(shape):
+    y = shape + np.linspace(-3.0, 3.0, 25) * np.sqrt(shape)
+    np.testing.assert_allclose(cdfs(lk.Gamma(shape), y, 0.0), scipy.special.gammainc(shape, y), atol=1e-8)
+
+
 def test_negative_binomial_tends_to_poisson():
     y = np.arange(25.0)
     limit = log_probs(lk.NegativeBinomial(1e-13), y, 1.3)
     np.testing.assert_allclose(limit, log_probs(lk.Poisson(), y, 1.3), rtol=1e-10)
+
+
+@pytest.mark.parametrize("rate", [2e4, 1e9, 1e15, 1e25])
+def test_draws_of_large_counts(rate):
+    keys = jax.random.split(jax.random.key(5), 4000)
+    for likelihood in (lk.Poisson(), lk.NegativeBinomial(1e-20 if rate < 1e16 else 1e-30)):
+        draws = np.asarray(jax.vmap(likelihood.sample, in_axes=(0, None))(keys, np.log(rate)))
+        spread = np.sqrt(float(likelihood.covariance(np.log(rate))))
+        likelihood.check_support(draws[:, None])
+        # The mean itself is rounded, to parts in 1e15 of it.
+        assert abs(draws.mean() - rate) < 5.0 * spread / np.sqrt(draws.size) + 1e-14 * rate
+        np.testing.assert_allclose(draws.std(), spread, rtol=0.06)

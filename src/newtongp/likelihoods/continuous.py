@@ -14,7 +14,7 @@ from ..precision import parameter
 from . import links
 from . import support as supports
 from .base import Likelihood
-from .special import gammaln, incomplete_beta, lower_gamma, ndtr
+from .special import gammaln, incomplete_beta, log_rising_factorial, lower_gamma, ndtr
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -27,6 +27,11 @@ def _normal_log_expected_power(residual, noise, variance, power: float):
     """log E[N(y | f, noise)^power] for f ~ N(mean, variance), with residual = y - mean."""
     determinants = -0.5 * power * (_LOG_2PI + jnp.log(noise)) - 0.5 * jnp.log1p(power * variance / noise)
     return determinants - 0.5 * power * residual**2 / (noise + power * variance)
+
+
+def _ratio(y, log_scale):
+    """y / scale for y >= 0, also where the scale underflows: 0 at y = 0, and no infinity times 0."""
+    return jnp.exp(jnp.log(y) - log_scale)
 
 
 def _smallest_positive():
@@ -112,7 +117,8 @@ class StudentT(Likelihood):
     def log_prob(self, y, f):
         """log p(y | f)."""
         z = (y - f) / self.scale
-        normaliser = gammaln(0.5 * (self.df + 1.0)) - gammaln(0.5 * self.df) - 0.5 * jnp.log(jnp.pi * self.df)
+        # Of a large df both gamma functions are huge, and their ratio is not.
+        normaliser = log_rising_factorial(0.5 * self.df, 0.5) - 0.5 * jnp.log(jnp.pi * self.df)
         return normaliser - jnp.log(self.scale) - 0.5 * (self.df + 1.0) * jnp.log1p(z**2 / self.df)
 
     def mean(self, f):
@@ -171,7 +177,7 @@ class Gamma(Likelihood):
     def log_prob(self, y, f):
         """-log Gamma(a) - a log s + (a - 1) log y - y / s, with a the shape and s = link(f)."""
         log_scale = links.log_positive(self.link, f)
-        return self._normaliser(y) - self.shape * log_scale - y * jnp.exp(-log_scale)
+        return self._normaliser(y) - self.shape * log_scale - _ratio(y, log_scale)
 
     def _normaliser(self, y):
         return (self.shape - 1.0) * jnp.log(y) - gammaln(self.shape)
@@ -186,7 +192,7 @@ class Gamma(Likelihood):
 
     def cdf(self, y, f):
         """P(Y <= y | f)."""
-        return lower_gamma(self.shape, jnp.maximum(y, 0.0) * jnp.exp(-links.log_positive(self.link, f)))
+        return lower_gamma(self.shape, _ratio(jnp.maximum(y, 0.0), links.log_positive(self.link, f)))
 
     def sample(self, key, f):
         """A draw of y given f."""
@@ -198,7 +204,7 @@ class Gamma(Likelihood):
         """E[log p(y | f)] for f ~ N(mean, covariance), with the exponential link."""
         if self.link != "exp":
             return None
-        return self._normaliser(y) - self.shape * mean - y * jnp.exp(0.5 * covariance - mean)
+        return self._normaliser(y) - self.shape * mean - _ratio(y, mean - 0.5 * covariance)
 
 
 @final
@@ -224,7 +230,7 @@ class Exponential(Likelihood):
     def log_prob(self, y, f):
         """-log s - y / s, with s = link(f)."""
         log_scale = links.log_positive(self.link, f)
-        return -log_scale - y * jnp.exp(-log_scale)
+        return -log_scale - _ratio(y, log_scale)
 
     def mean(self, f):
         """E[y | f] = link(f)."""
@@ -236,7 +242,7 @@ class Exponential(Likelihood):
 
     def cdf(self, y, f):
         """P(Y <= y | f)."""
-        return -jnp.expm1(-jnp.maximum(y, 0.0) * jnp.exp(-links.log_positive(self.link, f)))
+        return -jnp.expm1(-_ratio(jnp.maximum(y, 0.0), links.log_positive(self.link, f)))
 
     def sample(self, key, f):
         """A draw of y given f."""
@@ -246,7 +252,7 @@ class Exponential(Likelihood):
         """E[log p(y | f)] for f ~ N(mean, covariance), with the exponential link."""
         if self.link != "exp":
             return None
-        return -mean - y * jnp.exp(0.5 * covariance - mean)
+        return -mean - _ratio(y, mean - 0.5 * covariance)
 
 
 @final

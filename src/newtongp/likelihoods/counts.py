@@ -82,8 +82,17 @@ class Poisson(Likelihood):
         return y * (jnp.log(self.exposure) + mean) - expected_rate - gammaln(y + 1.0)
 
 
+_LARGE_RATE = 1e4
+
+
 def _poisson_draw(key, rate):
-    return jnp.asarray(jax.random.poisson(key, rate), jnp.result_type(float))
+    # jax.random.poisson computes in single precision: from rates of about 1e7 on its draws have a wrong spread, and
+    # none exceeds the largest integer. There the Cornish-Fisher expansion is right to 1e-4 standard deviations.
+    large, root = rate > _LARGE_RATE, jnp.sqrt(rate)
+    normal = jax.random.normal(key)
+    expanded = jnp.floor(root * (root + normal) + (normal**2 - 1.0) / 6.0 + 0.5)
+    moderate = jax.random.poisson(key, jnp.where(large, 1.0, rate))
+    return jnp.where(large, expanded, jnp.asarray(moderate, jnp.result_type(float)))
 
 
 @final

@@ -128,7 +128,8 @@ def probability(link: str, f, lapse: Any = 0.0):
     >>> float(probability("probit", 0.0, lapse=0.1))
     0.5
     """
-    plain = 0.5 * jax.lax.erfc(-jnp.asarray(f, float) / math.sqrt(2.0)) if link == "probit" else jax.nn.sigmoid(f)
+    f = jnp.asarray(f, dtype=jnp.result_type(f, float))
+    plain = 0.5 * jax.lax.erfc(-f / math.sqrt(2.0)) if link == "probit" else jax.nn.sigmoid(f)
     return plain if lapse is None else lapse + (1.0 - 2.0 * lapse) * plain
 
 

@@ -216,7 +216,7 @@ class _Vector(Likelihood):
 
     def log_prob(self, y, f):
         """log N(y | mean(f), Σ)."""
-        residual = jnp.reshape(y - self.mean(f), (self.outputs,))
+        residual = jnp.reshape(jnp.asarray(y) - self.mean(f), (self.outputs,))
         return linalg.small_normal_log_density(residual, self._noise_matrix())
 
     def covariance(self, f):
