@@ -52,6 +52,7 @@ class GP(Prior):
 
     def check_inputs(self, x: np.ndarray) -> None:
         self.kernel.check_inputs(x.shape[1])
+        self.kernel.check_values(x)
 
     def prepare(self, x: Float[Array, "N P"]) -> "DenseWorkspace":
         return DenseWorkspace(x, self.mean.means(x), grams(self.kernel, x, x))

@@ -93,11 +93,19 @@ class SparseGP(Prior):
 
     def check_inputs(self, x: np.ndarray) -> None:
         self.kernel.check_inputs(x.shape[1])
-        if self.inducing is not None and self.inducing[0].shape[1] != x.shape[1]:
+        self.kernel.check_values(x)
+        if self.inducing is None:
+            return
+        if self.inducing[0].shape[1] != x.shape[1]:
             raise ValueError(
                 f"inducing has {self.inducing[0].shape[1]} column(s), but x has {x.shape[1]}: inducing inputs are "
                 "inputs like those in x, with the same columns"
             )
+        for kernel, inputs in zip(latent_kernels(self.kernel), self.inducing_for(None), strict=True):
+            try:
+                kernel.check_values(np.asarray(inputs))
+            except ValueError as error:
+                raise ValueError(f"inducing inputs are inputs like those in x: {error}") from None
 
     def with_inducing(self, inducing: tuple[Any, ...]) -> "SparseGP":
         """The same prior with these inducing inputs, one array for all latents or one a latent."""
