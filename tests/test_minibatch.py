@@ -257,6 +257,23 @@ def test_every_row_comes_once(kind, shuffled, monkeypatch):
     assert (data.count, data.observed) == (N, N - 2)
 
 
+@pytest.mark.parametrize("kind", ["arrays", "chunks"])
+def test_masked_rows_are_missing(kind):
+    y = np.ma.masked_array([1.0, 2.0, 99.0, 4.0], [False, False, True, False])
+    given = (X[:4], y) if kind == "arrays" else ([(X[:4], y)], None)
+    data = Rows(*given, FULL)
+    assert data.observed == 3
+    (batch,) = data.batches(4)
+    assert batch.data.observed.tolist() == [True, True, False, True]
+
+
+def test_rows_of_different_lengths_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"^x must hold .* make all rows equally long"):
+        Rows([[1.0], [2.0, 3.0]], [1, 2], FULL)
+    with pytest.raises(ValueError, match=r"^y of chunk 0 must hold"):
+        Rows([(X[:2], [[1.0], [2.0, 3.0]])], None, FULL)
+
+
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -57,7 +57,7 @@ class _Arrays(_Source):
         starts = np.arange(0, self.x.shape[0], _CHUNK)
         for start in starts if order is None else order.permutation(starts):
             stop = min(int(start) + _CHUNK, self.x.shape[0])
-            yield int(start), np.asarray(self.x[start:stop]), np.asarray(self.y[start:stop])
+            yield int(start), _as_array(self.x[start:stop], "x"), _as_array(self.y[start:stop], "y")
 
 
 class _Chunks(_Source):
@@ -85,7 +85,18 @@ class _Chunks(_Source):
 def _as_pair(chunk: Any, number: int) -> tuple[Any, Any]:
     if not isinstance(chunk, (tuple, list)) or len(chunk) != 2:
         raise ValueError(f"chunks must be pairs (x, y), but chunk {number} is {type(chunk).__name__}")
-    return np.asarray(chunk[0]), np.asarray(chunk[1])
+    return _as_array(chunk[0], f"x of chunk {number}"), _as_array(chunk[1], f"y of chunk {number}")
+
+
+def _as_array(value: Any, name: str) -> np.ndarray:
+    """An array of whatever there is, with its mask if it has one: what is in it is checked chunk by chunk."""
+    try:
+        return np.asanyarray(value)
+    except ValueError:
+        raise ValueError(
+            f"{name} must hold one row a datum, got {type(value).__name__} with rows of different lengths: make all "
+            "rows equally long"
+        ) from None
 
 
 def _is_sliced(value: Any) -> bool:
@@ -103,7 +114,7 @@ def _source(x: Any, y: Any) -> _Source:
         if not callable(x) and not isinstance(x, Iterable):
             raise ValueError(f"without y, x must be chunks (x, y) of the data, got {type(x).__name__}")
         return _Chunks(x)
-    x, y = (each if _is_sliced(each) else np.asarray(each) for each in (x, y))
+    x, y = (each if _is_sliced(each) else _as_array(each, name) for each, name in ((x, "x"), (y, "y")))
     shapes = tuple(x.shape), tuple(y.shape)
     if () in shapes or shapes[0][0] != shapes[1][0]:
         raise ValueError(
@@ -136,7 +147,7 @@ class Rows:
             if rows != self.count:
                 raise ValueError(f"{name} was given for {rows} row(s), but the data has {self.count}: give one a row")
         if isinstance(self._source, _Arrays) and type(self._source.x) is np.ndarray:
-            self.held = self._with_seen(data_room.read_data(self._source.x, np.asarray(self._source.y), self._plain))
+            self.held = self._with_seen(data_room.read_data(self._source.x, self._source.y, self._plain))
 
     def _read(self, order: np.random.Generator | None) -> Iterator[tuple[int, Data]]:
         for start, x, y in self._source.chunks(order):
