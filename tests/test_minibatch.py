@@ -274,6 +274,13 @@ def test_rows_of_different_lengths_are_refused_by_name():
         Rows([(X[:2], [[1.0], [2.0, 3.0]])], None, FULL)
 
 
+def test_chunks_have_the_same_columns():
+    chunks = [(np.zeros((4, 1)), np.ones(4)), (np.zeros((2, 2)), np.ones(2))]
+    prior = ng.SparseGP(MATERN, 3)
+    with pytest.raises(ValueError, match=r"rows from 4 on: x has 2 column\(s\), but the rows before have 1"):
+        Rows(chunks, None, ng.Model(prior, POISSON), prior.new_sample().see)
+
+
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -133,6 +133,7 @@ class Rows:
         self.held: Data | None = None
         """All rows, where they are in memory anyway."""
         self.count, self.observed, self._partly = 0, 0, False
+        self._columns: int | None = None
         # Row parameters are checked against the number of all rows, not of those in a chunk.
         self._plain = Model(model.prior, _without_rows(model.likelihood))
         for start, data in self._read(None):
@@ -155,6 +156,13 @@ class Rows:
                 data = data_room.read_data(x, y, self._plain)
             except ValueError as error:
                 raise ValueError(f"rows from {start} on: {error}") from None
+            columns = data.x.shape[1]
+            self._columns = columns if self._columns is None else self._columns
+            if columns != self._columns:
+                raise ValueError(
+                    f"rows from {start} on: x has {columns} column(s), but the rows before have {self._columns}: give "
+                    "every chunk the same columns"
+                )
             yield start, self._with_seen(data)
 
     def _with_seen(self, data: Data) -> Data:
