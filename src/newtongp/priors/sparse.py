@@ -21,7 +21,7 @@ from ..constraints import Real, learned
 from ..gaussian import Gaussian, Sites, widened
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
 from ..means import as_mean
-from ..precision import in_double, to_host
+from ..precision import in_double, on_host, to_host
 from . import inducing as inducing_inputs
 from . import weight_space
 from .base import Conditioned, Place, Posterior, Prior, Workspace, draws_of, over_pairs
@@ -271,7 +271,7 @@ class SparsePosterior(Posterior):
         """What was added to the diagonal of K(Z, Z): always nothing, since directions are left out instead (`rank`)."""
         return 0.0
 
-    @in_double
+    @on_host
     def predict(self, x: Any) -> Gaussian:
         latents, size = self.whitened_mean.shape
         chunk = 4 * weight_space.block_of(latents**2 * size)
@@ -286,7 +286,7 @@ class SparsePosterior(Posterior):
             pieces.append(to_host(_predict(held, filled)))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: rows.shape[0]], *pieces)
 
-    @in_double
+    @on_host
     @jax.jit
     def joint(self, x: Float[Array, "R P"]) -> Gaussian:
         features = self.projection.features(self.prior.kernel, x)
@@ -295,7 +295,7 @@ class SparsePosterior(Posterior):
         covariance = over_pairs(left) + rows @ rows.T
         return Gaussian(self._mean(x, features).reshape(-1), linalg.symmetrise(covariance))
 
-    @in_double
+    @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:
         return draws_of(self.joint(x), key, n, x.shape[0])
 
