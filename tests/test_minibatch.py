@@ -1,5 +1,7 @@
 """Batches of rows come to rest where all rows at once do, however the data is stored and whatever is kept of it."""
 
+import sys
+import types
 import warnings
 
 import jax
@@ -291,6 +293,29 @@ def test_parquet(tmp_path):
     same(ng.infer(FULL, chunks, batch_size=64).energy, ng.infer(FULL, X, COUNTS).energy, 1e-5)
     with pytest.raises(ValueError, match="no column 'm'"):
         ng.ParquetChunks(tmp_path / "rows.parquet", x=["t"], y="m")
+
+
+def test_parquet_columns_are_named_one_by_one_and_hold_numbers(monkeypatch):
+    columns = {
+        "east": np.array([1, 2]),
+        "n": np.array([3.0, np.nan]),
+        "day": np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]"),
+    }
+    group = {name: types.SimpleNamespace(to_numpy=lambda values=values: values) for name, values in columns.items()}
+    file = types.SimpleNamespace(
+        schema_arrow=types.SimpleNamespace(names=list(columns)),
+        num_row_groups=1,
+        read_row_group=lambda number, columns: group,
+    )
+    parquet = types.ModuleType("pyarrow.parquet")
+    monkeypatch.setattr(parquet, "ParquetFile", lambda path: file, raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", types.SimpleNamespace(parquet=parquet))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
+    x, y = ng.ParquetChunks("rows.parquet", x="east", y="n")[0]
+    np.testing.assert_array_equal(x, [[1.0], [2.0]])
+    np.testing.assert_array_equal(y, [[3.0], [np.nan]])
+    with pytest.raises(ValueError, match="column 'day' must hold real numbers"):
+        ng.ParquetChunks("rows.parquet", x=["east", "day"], y="n")[0]
 
 
 def test_progress_tells_rows_per_second(capsys):

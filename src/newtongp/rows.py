@@ -15,6 +15,7 @@ from . import data as data_room
 from .data import Data
 from .likelihoods.base import Likelihood, rows_given
 from .model import Model
+from .precision import NotRealError, as_real
 
 _CHUNK = 2**12
 """Rows that are read from an array at a time."""
@@ -231,19 +232,20 @@ def _without_rows(likelihood: Likelihood) -> Likelihood:
 class ParquetChunks(Sequence):
     """The row groups of a Parquet file as chunks `(x, y)` of the data, read one at a time (needs pyarrow).
 
-    `x` and `y` name the columns of inputs and outputs.
+    `x` and `y` name the columns of inputs and outputs: a name, or a list of them.
 
     >>> chunks = ParquetChunks("rows.parquet", x=["east", "north"], y="count")  # doctest: +SKIP
     >>> infer(model, chunks, batch_size=1000)  # doctest: +SKIP
     """
 
-    def __init__(self, path: Any, x: Sequence[str], y: Sequence[str] | str):
+    def __init__(self, path: Any, x: Sequence[str] | str, y: Sequence[str] | str):
         try:
             import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise ImportError("ParquetChunks reads with pyarrow: install it, or give chunks of your own") from None
         self._file = parquet.ParquetFile(path)
-        self._x, self._y = list(x), [y] if isinstance(y, str) else list(y)
+        # A name is a sequence too, of letters.
+        self._x, self._y = ([names] if isinstance(names, str) else list(names) for names in (x, y))
         missing = sorted({*self._x, *self._y} - set(self._file.schema_arrow.names))
         if missing:
             raise ValueError(
@@ -257,7 +259,14 @@ class ParquetChunks(Sequence):
         if not 0 <= number < len(self):
             raise IndexError(number)
         table = self._file.read_row_group(int(number), columns=[*self._x, *self._y])
-        x, y = (
-            np.column_stack([table[name].to_numpy().astype(float) for name in names]) for names in (self._x, self._y)
-        )
+        x, y = (np.column_stack([_column(table, name) for name in names]) for names in (self._x, self._y))
         return x, y
+
+
+def _column(table: Any, name: str) -> np.ndarray:
+    try:
+        return as_real(table[name].to_numpy())
+    except NotRealError as error:
+        raise ValueError(
+            f"column {name!r} must hold real numbers, got {error.entry!r}: convert it before it is written"
+        ) from None
