@@ -257,7 +257,7 @@ def test_values_are_checked_in_the_columns_a_kernel_sees():
 def test_no_prior_takes_inputs_before_the_origin(prior):
     prior = prior(kernels.Matern32() + kernels.Brownian(origin=1.0))
     prior.check_inputs(np.array([[1.0], [3.0]]))
-    with pytest.raises(ValueError, match="Brownian starts at its origin, 1, but x has the value 0.5"):
+    with pytest.raises(ValueError, match=r"Brownian starts at its origin, 1, but x has the value 0\.5"):
         prior.check_inputs(np.array([[2.0], [0.5]]))
 
 
