@@ -257,6 +257,15 @@ def test_marginals_are_those_of_the_dense_matrix(name, form):
         assert_marginals(found, wanted, layout.latents)
 
 
+@pytest.mark.parametrize(("sizes", "pieces"), [((9,), 1), ((1, 8), 64)], ids=["matrix products", "long sums"])
+def test_what_no_single_kernel_can_do_is_done_by_plain_loops(sizes, pieces):
+    layout = Layout(sizes, ((0,),))
+    blocks, precision, linear, wanted = draw_problem(np.random.default_rng(3), layout, "psd", "full")
+    assert not make(layout, "arrays", blocks, pieces).is_whole
+    found, _ = condition(layout, "arrays", pieces, blocks, precision, linear)
+    assert_marginals(found, wanted, 1)
+
+
 @pytest.mark.parametrize(("name", "form"), [("one block", "unrolled"), ("two latents", "unrolled")])
 @given(
     seed=st.integers(0, 2**32 - 1),

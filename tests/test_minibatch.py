@@ -1,5 +1,7 @@
 """Batches of rows come to rest where all rows at once do, however the data is stored and whatever is kept of it."""
 
+import sys
+import types
 import warnings
 
 import jax
@@ -257,6 +259,30 @@ def test_every_row_comes_once(kind, shuffled, monkeypatch):
     assert (data.count, data.observed) == (N, N - 2)
 
 
+@pytest.mark.parametrize("kind", ["arrays", "chunks"])
+def test_masked_rows_are_missing(kind):
+    y = np.ma.masked_array([1.0, 2.0, 99.0, 4.0], [False, False, True, False])
+    given = (X[:4], y) if kind == "arrays" else ([(X[:4], y)], None)
+    data = Rows(*given, FULL)
+    assert data.observed == 3
+    (batch,) = data.batches(4)
+    assert batch.data.observed.tolist() == [True, True, False, True]
+
+
+def test_rows_of_different_lengths_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"^x must hold .* make all rows equally long"):
+        Rows([[1.0], [2.0, 3.0]], [1, 2], FULL)
+    with pytest.raises(ValueError, match=r"^y of chunk 0 must hold"):
+        Rows([(X[:2], [[1.0], [2.0, 3.0]])], None, FULL)
+
+
+def test_chunks_have_the_same_columns():
+    chunks = [(np.zeros((4, 1)), np.ones(4)), (np.zeros((2, 2)), np.ones(2))]
+    prior = ng.SparseGP(MATERN, 3)
+    with pytest.raises(ValueError, match=r"rows from 4 on: x has 2 column\(s\), but the rows before have 1"):
+        Rows(chunks, None, ng.Model(prior, POISSON), prior.new_sample().see)
+
+
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
@@ -267,6 +293,29 @@ def test_parquet(tmp_path):
     same(ng.infer(FULL, chunks, batch_size=64).energy, ng.infer(FULL, X, COUNTS).energy, 1e-5)
     with pytest.raises(ValueError, match="no column 'm'"):
         ng.ParquetChunks(tmp_path / "rows.parquet", x=["t"], y="m")
+
+
+def test_parquet_columns_are_named_one_by_one_and_hold_numbers(monkeypatch):
+    columns = {
+        "east": np.array([1, 2]),
+        "n": np.array([3.0, np.nan]),
+        "day": np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]"),
+    }
+    group = {name: types.SimpleNamespace(to_numpy=lambda values=values: values) for name, values in columns.items()}
+    file = types.SimpleNamespace(
+        schema_arrow=types.SimpleNamespace(names=list(columns)),
+        num_row_groups=1,
+        read_row_group=lambda number, columns: group,
+    )
+    parquet = types.ModuleType("pyarrow.parquet")
+    monkeypatch.setattr(parquet, "ParquetFile", lambda path: file, raising=False)
+    monkeypatch.setitem(sys.modules, "pyarrow", types.SimpleNamespace(parquet=parquet))
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", parquet)
+    x, y = ng.ParquetChunks("rows.parquet", x="east", y="n")[0]
+    np.testing.assert_array_equal(x, [[1.0], [2.0]])
+    np.testing.assert_array_equal(y, [[3.0], [np.nan]])
+    with pytest.raises(ValueError, match="column 'day' must hold real numbers"):
+        ng.ParquetChunks("rows.parquet", x=["east", "day"], y="n")[0]
 
 
 def test_progress_tells_rows_per_second(capsys):

@@ -142,3 +142,22 @@ def test_to_host_leaves_what_is_no_array():
 def test_as_real_copies():
     given = np.arange(3.0)
     assert not np.shares_memory(as_real(given), given)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        ng.GP(ng.kernels.RBF()),
+        ng.SparseGP(ng.kernels.RBF(), 2),
+        ng.LinearModel(1.0),
+        ng.MarkovGP(ng.kernels.Matern12()),
+    ],
+    ids=lambda prior: type(prior).__name__,
+)
+def test_posteriors_answer_with_arrays_that_stay_double(prior):
+    x = np.arange(3.0)[:, None]
+    posterior = ng.infer(ng.Model(prior, ng.likelihoods.Gaussian(0.1)), x, [1.0, 2.0, 0.0]).posterior
+    answers = posterior.predict(x), posterior.joint(x), posterior.draw(jax.random.key(0), x, 2)
+    for answer in jax.tree.leaves(answers):
+        assert isinstance(answer, np.ndarray)
+        assert (2.0 * answer).dtype == np.float64

@@ -127,6 +127,11 @@ def test_a_result_without_observations_reports_itself(tmp_path):
     assert "Not drawn: calibration has no rows to draw" in found.text and "0 observed, 12 missing" in found.text
 
 
+@pytest.mark.parametrize("titles", [["Fold 2", "Fold"], ["a 3", "a", "a"], ["a", "a", "a 2"]])
+def test_numbered_titles_share_no_file(titles):
+    assert len(set(report._file_names(titles))) == len(titles)
+
+
 def test_nothing_to_report_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="at least one section"):
         report.write_report(tmp_path / "folder", [])

@@ -437,6 +437,12 @@ def test_inducing_inputs_are_chosen_from_the_data(selection):
     assert energies[0] < energies[1]
 
 
+def test_clusters_do_not_depend_on_where_zero_is():
+    x = np.random.default_rng(0).uniform(0.0, 30.0, (200, 1))
+    near, far = (inducing.choose((kernels.RBF(),), x + shift, 10, "kmeans", 0)[0] - shift for shift in (0.0, 1.6e9))
+    np.testing.assert_allclose(far, near, atol=1e-5)
+
+
 def test_greedy_takes_what_is_least_known():
     x = np.array([0.0, 0.1, 0.2, 5.0, 5.1])[:, None]
     with jax.enable_x64(True):

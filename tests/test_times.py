@@ -234,6 +234,10 @@ def test_nat_is_nan_to_a_clock():
     np.testing.assert_array_equal(Clock("D").numbers(stamps), [1.0, np.nan])
 
 
+def test_nothing_but_nat_and_none_is_missing_time():
+    assert read_times([np.datetime64("NaT"), None]).missing.tolist() == [True, True]
+
+
 def test_things_without_time_hold_none():
     for value in (
         [1.0, 2.0],

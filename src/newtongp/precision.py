@@ -39,8 +39,28 @@ def in_double(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
 
 def to_host(tree: _T) -> _T:
-    """Every JAX array in `tree` as a NumPy array (a view where that is possible)."""
-    return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf, tree)
+    """Every JAX array in `tree` as a NumPy array (a view where that is possible); tracers stay what they are."""
+
+    def convert(leaf: Any) -> Any:
+        return np.asarray(leaf) if isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) else leaf
+
+    return jax.tree.map(convert, tree)
+
+
+def on_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
+    """`in_double`, with NumPy arrays for what `function` returns.
+
+    >>> import jax.numpy as jnp
+    >>> type(on_host(lambda: jnp.ones(3))()).__name__
+    'ndarray'
+    """
+
+    @in_double
+    @functools.wraps(function)
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        return to_host(function(*args, **kwargs))
+
+    return wrapped
 
 
 def give_back_memory() -> None:

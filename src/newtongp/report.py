@@ -4,6 +4,7 @@ The page is plain HTML. It needs no network, no script and no server, only the f
 """
 
 import html
+import itertools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -154,8 +155,8 @@ def _file_names(titles: list[str]) -> list[str]:
     found: list[str] = []
     for title in titles:
         name = "_".join(re.findall(r"[a-z0-9]+", title.lower())[:6]) or "result"
-        number = 1 + sum(re.fullmatch(rf"{name}(_\d+)?", other) is not None for other in found)
-        found.append(name if number == 1 else f"{name}_{number}")
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
+        found.append(next(each for each in itertools.chain([name], numbered) if each not in found))
     return found
 
 

@@ -15,6 +15,7 @@ from . import data as data_room
 from .data import Data
 from .likelihoods.base import Likelihood, rows_given
 from .model import Model
+from .precision import NotRealError, as_real
 
 _CHUNK = 2**12
 """Rows that are read from an array at a time."""
@@ -57,7 +58,7 @@ class _Arrays(_Source):
         starts = np.arange(0, self.x.shape[0], _CHUNK)
         for start in starts if order is None else order.permutation(starts):
             stop = min(int(start) + _CHUNK, self.x.shape[0])
-            yield int(start), np.asarray(self.x[start:stop]), np.asarray(self.y[start:stop])
+            yield int(start), _as_array(self.x[start:stop], "x"), _as_array(self.y[start:stop], "y")
 
 
 class _Chunks(_Source):
@@ -85,7 +86,18 @@ class _Chunks(_Source):
 def _as_pair(chunk: Any, number: int) -> tuple[Any, Any]:
     if not isinstance(chunk, (tuple, list)) or len(chunk) != 2:
         raise ValueError(f"chunks must be pairs (x, y), but chunk {number} is {type(chunk).__name__}")
-    return np.asarray(chunk[0]), np.asarray(chunk[1])
+    return _as_array(chunk[0], f"x of chunk {number}"), _as_array(chunk[1], f"y of chunk {number}")
+
+
+def _as_array(value: Any, name: str) -> np.ndarray:
+    """An array of whatever there is, with its mask if it has one: what is in it is checked chunk by chunk."""
+    try:
+        return np.asanyarray(value)
+    except ValueError:
+        raise ValueError(
+            f"{name} must hold one row a datum, got {type(value).__name__} with rows of different lengths: make all "
+            "rows equally long"
+        ) from None
 
 
 def _is_sliced(value: Any) -> bool:
@@ -103,7 +115,7 @@ def _source(x: Any, y: Any) -> _Source:
         if not callable(x) and not isinstance(x, Iterable):
             raise ValueError(f"without y, x must be chunks (x, y) of the data, got {type(x).__name__}")
         return _Chunks(x)
-    x, y = (each if _is_sliced(each) else np.asarray(each) for each in (x, y))
+    x, y = (each if _is_sliced(each) else _as_array(each, name) for each, name in ((x, "x"), (y, "y")))
     shapes = tuple(x.shape), tuple(y.shape)
     if () in shapes or shapes[0][0] != shapes[1][0]:
         raise ValueError(
@@ -122,6 +134,7 @@ class Rows:
         self.held: Data | None = None
         """All rows, where they are in memory anyway."""
         self.count, self.observed, self._partly = 0, 0, False
+        self._columns: int | None = None
         # Row parameters are checked against the number of all rows, not of those in a chunk.
         self._plain = Model(model.prior, _without_rows(model.likelihood))
         for start, data in self._read(None):
@@ -136,7 +149,7 @@ class Rows:
             if rows != self.count:
                 raise ValueError(f"{name} was given for {rows} row(s), but the data has {self.count}: give one a row")
         if isinstance(self._source, _Arrays) and type(self._source.x) is np.ndarray:
-            self.held = self._with_seen(data_room.read_data(self._source.x, np.asarray(self._source.y), self._plain))
+            self.held = self._with_seen(data_room.read_data(self._source.x, self._source.y, self._plain))
 
     def _read(self, order: np.random.Generator | None) -> Iterator[tuple[int, Data]]:
         for start, x, y in self._source.chunks(order):
@@ -144,6 +157,13 @@ class Rows:
                 data = data_room.read_data(x, y, self._plain)
             except ValueError as error:
                 raise ValueError(f"rows from {start} on: {error}") from None
+            columns = data.x.shape[1]
+            self._columns = columns if self._columns is None else self._columns
+            if columns != self._columns:
+                raise ValueError(
+                    f"rows from {start} on: x has {columns} column(s), but the rows before have {self._columns}: give "
+                    "every chunk the same columns"
+                )
             yield start, self._with_seen(data)
 
     def _with_seen(self, data: Data) -> Data:
@@ -212,19 +232,20 @@ def _without_rows(likelihood: Likelihood) -> Likelihood:
 class ParquetChunks(Sequence):
     """The row groups of a Parquet file as chunks `(x, y)` of the data, read one at a time (needs pyarrow).
 
-    `x` and `y` name the columns of inputs and outputs.
+    `x` and `y` name the columns of inputs and outputs: a name, or a list of them.
 
     >>> chunks = ParquetChunks("rows.parquet", x=["east", "north"], y="count")  # doctest: +SKIP
     >>> infer(model, chunks, batch_size=1000)  # doctest: +SKIP
     """
 
-    def __init__(self, path: Any, x: Sequence[str], y: Sequence[str] | str):
+    def __init__(self, path: Any, x: Sequence[str] | str, y: Sequence[str] | str):
         try:
             import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise ImportError("ParquetChunks reads with pyarrow: install it, or give chunks of your own") from None
         self._file = parquet.ParquetFile(path)
-        self._x, self._y = list(x), [y] if isinstance(y, str) else list(y)
+        # A name is a sequence too, of letters.
+        self._x, self._y = ([names] if isinstance(names, str) else list(names) for names in (x, y))
         missing = sorted({*self._x, *self._y} - set(self._file.schema_arrow.names))
         if missing:
             raise ValueError(
@@ -238,7 +259,14 @@ class ParquetChunks(Sequence):
         if not 0 <= number < len(self):
             raise IndexError(number)
         table = self._file.read_row_group(int(number), columns=[*self._x, *self._y])
-        x, y = (
-            np.column_stack([table[name].to_numpy().astype(float) for name in names]) for names in (self._x, self._y)
-        )
+        x, y = (np.column_stack([_column(table, name) for name in names]) for names in (self._x, self._y))
         return x, y
+
+
+def _column(table: Any, name: str) -> np.ndarray:
+    try:
+        return as_real(table[name].to_numpy())
+    except NotRealError as error:
+        raise ValueError(
+            f"column {name!r} must hold real numbers, got {error.entry!r}: convert it before it is written"
+        ) from None

@@ -293,10 +293,10 @@ def _from_objects(array: np.ndarray) -> Times | None:
         entries[position] = _as_time(entry)
         kinds[position] = _kind(entry, entries[position])
     present = [kind for kind in dict.fromkeys(kinds.ravel()) if kind != "missing"]
-    if not any(kind in ("stamp", "stamp in a zone", "duration") for kind in present):
-        # Only NaT and nothing else is time too, but None and NaN are not.
-        only_nat = not present and any(entry is not None for entry in entries.ravel())
-        return Times(entries) if only_nat else None
+    has_times = any(kind in ("stamp", "stamp in a zone", "duration") for kind in present)
+    # Only NaT and nothing else is time too, but None and NaN are not.
+    if not has_times and (present or all(entry is None for entry in entries.ravel())):
+        return None
     if len(present) > 1:
         first, second = (tuple(np.argwhere(kinds == kind)[0]) for kind in present[:2])
         raise MixedError(array[first], array[second], int(second[0]))

@@ -8,6 +8,7 @@ import scipy.linalg
 from hypothesis import given
 from hypothesis import strategies as st
 
+import newtongp as ng
 from newtongp import kernels
 from newtongp.kernels.stationary_blocks import RBF_ORDERS, MaternBlock, RBFBlock, rbf_chain
 
@@ -250,6 +251,20 @@ def test_values_are_checked_in_the_columns_a_kernel_sees():
         kernels.Brownian().on(0).check_values(x)
     with pytest.raises(ValueError, match="kernel of latent 1: Brownian starts at its origin"):
         kernels.Independent([kernels.Matern32(), kernels.Brownian()]).check_values(x[:, :1])
+
+
+@pytest.mark.parametrize("prior", [ng.GP, ng.MarkovGP, lambda kernel: ng.SparseGP(kernel, 2)])
+def test_no_prior_takes_inputs_before_the_origin(prior):
+    prior = prior(kernels.Matern32() + kernels.Brownian(origin=1.0))
+    prior.check_inputs(np.array([[1.0], [3.0]]))
+    with pytest.raises(ValueError, match=r"Brownian starts at its origin, 1, but x has the value 0\.5"):
+        prior.check_inputs(np.array([[2.0], [0.5]]))
+
+
+def test_no_inducing_input_precedes_the_origin():
+    prior = ng.SparseGP(kernels.Brownian(), inducing=[-1.0, 1.0])
+    with pytest.raises(ValueError, match=r"inducing inputs are inputs like those in x: .* the value -1"):
+        prior.check_inputs(np.array([[1.0], [3.0]]))
 
 
 @pytest.mark.parametrize("kernel", [kernels.Brownian(), kernels.IntegratedBrownian()])

@@ -9,7 +9,7 @@ Both forms offer the same operations, so that every recursion is written once.
 """
 
 import abc
-from typing import Any, ClassVar
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -42,8 +42,9 @@ class Form(eqx.Module):
         """The first state of every block."""
         return tuple(int(offset) for offset in np.cumsum((0, *self.sizes[:-1])))
 
-    whole: ClassVar[bool]
-    """Whether loops over these operations can be compiled as one kernel."""
+    @abc.abstractmethod
+    def is_whole(self, pieces: int) -> bool:
+        """Whether loops over these operations can be compiled as one kernel, for so many pieces."""
 
     # Conversion -------------------------------------------------------------------------------
 
@@ -219,7 +220,8 @@ def _dot(a: list, b: list) -> Number:
 class Unrolled(Form):
     """A number an entry. Symmetric matrices share the entries above and below the diagonal."""
 
-    whole = True
+    def is_whole(self, pieces):
+        return True
 
     def steps(self, blocks):
         return tuple(
@@ -401,12 +403,16 @@ def _stack_rows(rows: list[list[Number]]) -> Any:
 
 _LARGEST_BROADCAST = 8
 """Blocks up to this size are multiplied by broadcasting, larger ones by a matrix product."""
+_SHORTEST_LIBRARY_SUM = 4096
+"""Sums over an array with so many numbers are a library's on a CPU."""
 
 
 class Arrays(Form):
     """Vectors (..., d) and matrices (..., d, d); neighbouring blocks of the same size are multiplied together."""
 
-    whole = True
+    def is_whole(self, pieces):
+        # XLA leaves matrix products and long sums to libraries, which a loop in one kernel cannot call.
+        return max(self.sizes) <= _LARGEST_BROADCAST and pieces * self.dimension**2 < _SHORTEST_LIBRARY_SUM
 
     def _runs(self) -> list[tuple[int, int, int]]:
         """Neighbouring blocks of the same size: (first state, how many, size)."""

@@ -40,6 +40,11 @@ class Chain(eqx.Module):
         """How many latents a position has."""
         return len(self.form.selection)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether loops over the chain can be compiled as one kernel."""
+        return self.form.is_whole(self.pieces)
+
 
 def make_chain(
     transition: tuple[Any, ...],

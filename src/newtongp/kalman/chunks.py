@@ -54,7 +54,7 @@ def elements_of(chain: Chain, steps: Step) -> Element | None:
     identity = form.split(jnp.broadcast_to(jnp.eye(size), (pieces, size, size)))
     zeros = form.split_vector(jnp.zeros((pieces, size)))
     start = Element(identity, zeros, nothing, zeros, nothing)
-    element, _ = loops.scan(lambda e, step: (element_step(form, e, step), None), start, steps, whole=form.whole)
+    element, _ = loops.scan(lambda e, step: (element_step(form, e, step), None), start, steps, whole=chain.is_whole)
     return Element(
         form.join(element.sensitivity),
         form.join_vector(element.mean),

@@ -56,7 +56,7 @@ def _stays_positive(chain: Chain, steps: Step) -> Bool[Array, ""]:
         return (covariance, sign), passed
 
     start = form.split(chain.initial), jnp.ones(())
-    _, passed = loops.scan(body, start, steps._replace(linear=None), whole=form.whole)
+    _, passed = loops.scan(body, start, steps._replace(linear=None), whole=chain.is_whole)
     ahead = form.join(to_come[1])
     fine = jnp.ones((), dtype=bool)
     for precision, (sign, covariance) in zip(steps.precision, passed, strict=True):
@@ -86,7 +86,7 @@ def backward(chain: Chain, steps: Step) -> tuple[Any, Any]:
         return earlier, later
 
     nothing = form.split_vector(jnp.zeros(form.dimension)), form.split(jnp.zeros((form.dimension,) * 2))
-    return loops.scan(body, nothing, (steps._replace(noise=None), roots), reverse=True, whole=form.whole)
+    return loops.scan(body, nothing, (steps._replace(noise=None), roots), reverse=True, whole=chain.is_whole)
 
 
 def absorb_noise(form: Form, vector: Vector, matrix: Matrix, roots: Any) -> tuple[Vector, Matrix]:

@@ -48,7 +48,7 @@ def _filter(chain, precision, linear):
 
     begin = starts(chain, elements_of(chain, steps))
     nothing = jnp.zeros(()) if chain.pieces == 1 else jnp.zeros(chain.pieces)
-    (_, total), shrinks = loops.scan(body, (begin, nothing), steps, whole=form.whole)
+    (_, total), shrinks = loops.scan(body, (begin, nothing), steps, whole=chain.is_whole)
     return jnp.sum(total) + 0.5 * sum(jnp.sum(jnp.log(jnp.abs(shrink))) for shrink in shrinks)
 
 

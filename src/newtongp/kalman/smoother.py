@@ -88,7 +88,7 @@ def predicted(
         return update_step(form, (mean, covariance), step)[0], (means, covariances)
 
     start = form.split_vector(jnp.zeros(form.dimension)), form.split(chain.initial)
-    _, (means, covariances) = loops.scan(body, start, steps_of(chain, precision, linear), whole=form.whole)
+    _, (means, covariances) = loops.scan(body, start, steps_of(chain, precision, linear), whole=chain.is_whole)
     return jnp.stack(means, axis=-1), jnp.stack([jnp.stack(row, axis=-1) for row in covariances], axis=-2)
 
 
@@ -117,7 +117,7 @@ def run_filter(chain: Chain, steps: Step, elements: Element | None, states: bool
         state, filtered = filter_step(form, state, step)
         return state, (filtered, state) if states else filtered
 
-    return loops.scan(body, starts(chain, elements), steps, whole=form.whole)
+    return loops.scan(body, starts(chain, elements), steps, whole=chain.is_whole)
 
 
 def run_smoother(
@@ -133,7 +133,7 @@ def run_smoother(
     start = ends(chain, elements, last)
     # Nothing that the loop does not use: XLA ends the process at an argument that a whole loop ignores.
     needed = steps._replace(noise=None, linear=None)
-    return loops.scan(body, start, (needed, filtered), reverse=True, whole=form.whole)[1]
+    return loops.scan(body, start, (needed, filtered), reverse=True, whole=chain.is_whole)[1]
 
 
 def collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: bool = False) -> Smoothed:

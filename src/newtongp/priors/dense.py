@@ -19,7 +19,7 @@ from .. import linalg
 from ..gaussian import Gaussian, Sites
 from ..kernels import Independent, Kernel, diagonals, grams, num_latents
 from ..means import as_mean
-from ..precision import in_double
+from ..precision import on_host
 from .base import Conditioned, Posterior, Prior, Workspace, draws_of, over_pairs
 from .by_name import read_kernel
 
@@ -52,6 +52,7 @@ class GP(Prior):
 
     def check_inputs(self, x: np.ndarray) -> None:
         self.kernel.check_inputs(x.shape[1])
+        self.kernel.check_values(x)
 
     def prepare(self, x: Float[Array, "N P"]) -> "DenseWorkspace":
         return DenseWorkspace(x, self.mean.means(x), grams(self.kernel, x, x))
@@ -310,7 +311,7 @@ class DensePosterior(Posterior):
     overlap: Any
     negative_factor: Any
 
-    @in_double
+    @on_host
     @jax.jit
     def predict(self, x: Float[Array, "M P"]) -> Gaussian:
         cross, half, negative_half = self._halves(x)
@@ -319,7 +320,7 @@ class DensePosterior(Posterior):
         covariance = prior - _block_diagonal(half, latents) + _block_diagonal(negative_half, latents)
         return Gaussian(self._mean(x, cross), covariance)
 
-    @in_double
+    @on_host
     @jax.jit
     def joint(self, x: Float[Array, "M P"]) -> Gaussian:
         cross, half, negative_half = self._halves(x)
@@ -327,7 +328,7 @@ class DensePosterior(Posterior):
         covariance = prior - half.T @ half + negative_half.T @ negative_half
         return Gaussian(self._mean(x, cross).reshape(-1), linalg.symmetrise(covariance))
 
-    @in_double
+    @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:
         return draws_of(self.joint(x), key, n, x.shape[0])
 

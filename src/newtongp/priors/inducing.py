@@ -116,9 +116,10 @@ def _pivots(kernel: Kernel, x: Float[Array, "N P"], count: int):
 
 def _kmeans(x: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """The centres of clusters of rows, with every column in units of its own spread (Lloyd, from k-means++)."""
-    spread = x.std(axis=0)
+    middle, spread = x.mean(axis=0), x.std(axis=0)
     scale = np.where(spread > 0.0, spread, 1.0)
-    scaled = x / scale
+    # From the middle on: squared distances lose their digits where all rows are far from zero.
+    scaled = (x - middle) / scale
     centres = scaled[[rng.integers(scaled.shape[0])]]
     nearest = _squared_distances(scaled, centres)[:, 0]
     while centres.shape[0] < count:
@@ -134,7 +135,7 @@ def _kmeans(x: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
         if np.array_equal(moved, centres):
             break
         centres = moved
-    return centres * scale
+    return middle + centres * scale
 
 
 def _squared_distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float
 from .. import linalg
 from ..constraints import Covariance, Real, learned
 from ..gaussian import Gaussian, Sites
-from ..precision import in_double, parameter
+from ..precision import in_double, on_host, parameter
 from . import weight_space
 from .base import Conditioned, Posterior, Prior, Workspace
 
@@ -244,20 +244,20 @@ class LinearPosterior(Posterior):
     half: Any
     """(D·P, D, P): the covariance of the weights is its square."""
 
-    @in_double
+    @on_host
     @jax.jit
     def predict(self, x: Float[Array, "M P"]) -> Gaussian:
         half, mean = self._at(x)
         return Gaussian(x @ mean.T, weight_space.covariances(half, x[None]))
 
-    @in_double
+    @on_host
     @jax.jit
     def joint(self, x: Float[Array, "M P"]) -> Gaussian:
         half, mean = self._at(x)
         rows = jnp.einsum("adp,mp->mda", half, x).reshape(-1, half.shape[0])
         return Gaussian((x @ mean.T).reshape(-1), rows @ rows.T)
 
-    @in_double
+    @on_host
     @functools.partial(jax.jit, static_argnums=3)
     def draw(self, key: Any, x: Float[Array, "M P"], n: int) -> Float[Array, "n M D"]:
         # Through draws of the weights: linear in the number of rows.

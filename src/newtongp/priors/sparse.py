@@ -21,7 +21,7 @@ from ..constraints import Real, learned
 from ..gaussian import Gaussian, Sites, widened
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
 from ..means import as_mean
-from ..precision import in_double, to_host
+from ..precision import in_double, on_host, to_host
 from . import inducing as inducing_inputs
 from . import weight_space
 from .base import Conditioned, Place, Posterior, Prior, Workspace, draws_of, over_pairs
@@ -93,11 +93,19 @@ class SparseGP(Prior):
 
     def check_inputs(self, x: np.ndarray) -> None:
         self.kernel.check_inputs(x.shape[1])
-        if self.inducing is not None and self.inducing[0].shape[1] != x.shape[1]:
+        self.kernel.check_values(x)
+        if self.inducing is None:
+            return
+        if self.inducing[0].shape[1] != x.shape[1]:
             raise ValueError(
                 f"inducing has {self.inducing[0].shape[1]} column(s), but x has {x.shape[1]}: inducing inputs are "
                 "inputs like those in x, with the same columns"
             )
+        for kernel, inputs in zip(latent_kernels(self.kernel), self.inducing_for(None), strict=True):
+            try:
+                kernel.check_values(np.asarray(inputs))
+            except ValueError as error:
+                raise ValueError(f"inducing inputs are inputs like those in x: {error}") from None
 
     def with_inducing(self, inducing: tuple[Any, ...]) -> "SparseGP":
         """The same prior with these inducing inputs, one array for all latents or one a latent."""
@@ -263,7 +271,7 @@ class SparsePosterior(Posterior):
         """What was added to the diagonal of K(Z, Z): always nothing, since directions are left out instead (`rank`)."""
         return 0.0
 
-    @in_double
+    @on_host
     def predict(self, x: Any) -> Gaussian:
         latents, size = self.whitened_mean.shape
         chunk = 4 * weight_space.block_of(latents**2 * size)
@@ -278,7 +286,7 @@ class SparsePosterior(Posterior):
             pieces.append(to_host(_predict(held, filled)))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: rows.shape[0]], *pieces)
 
-    @in_double
+    @on_host
     @jax.jit
     def joint(self, x: Float[Array, "R P"]) -> Gaussian:
         features = self.projection.features(self.prior.kernel, x)
@@ -287,7 +295,7 @@ class SparsePosterior(Posterior):
         covariance = over_pairs(left) + rows @ rows.T
         return Gaussian(self._mean(x, features).reshape(-1), linalg.symmetrise(covariance))
 
-    @in_double
+    @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:
         return draws_of(self.joint(x), key, n, x.shape[0])
 
