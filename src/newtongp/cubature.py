@@ -142,7 +142,8 @@ def _sobol_nodes(count: int, dimension: int) -> np.ndarray:
     uniform = qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(count // 2)
     half = ndtri(uniform)
     nodes = np.concatenate([half, -half])
-    return nodes @ np.linalg.inv(np.linalg.cholesky(nodes.T @ nodes / count)).T
+    values, vectors = linalg.eigen_given(nodes.T @ nodes / count)
+    return nodes @ (vectors / np.sqrt(values)) @ vectors.T
 
 
 class PointRule(Cubature):
