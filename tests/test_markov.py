@@ -474,6 +474,7 @@ def test_time_stamps_are_numbers_of_days():
         (lambda: ng.MarkovGP(MATERN.on(1)), "a state space form has one column of x"),
         (lambda: ng.MarkovGP(kernels.Matern32([1.0, 2.0])), "lengthscale has length 2"),
         (lambda: ng.MarkovGP(MATERN, pieces=0), "pieces must be an integer of at least 1, or None"),
+        (lambda: ng.StateSpaceModel([[0.9]], [[1.0]], [[1.0]], pieces=0), "pieces must be an integer of at least 1"),
         (lambda: ng.MarkovGP(MATERN, pieces=True), "pieces must be an integer of at least 1, or None"),
         (lambda: ng.MarkovGP(MATERN, unit="month"), "unit must be"),
         (lambda: ng.MarkovGP(MATERN, origin="2020-01-01"), "origin needs the unit of time"),

@@ -353,23 +353,36 @@ def _learned(each: Parameter, paths: tuple[Path, ...], wish: Free) -> Learned:
     for name, bound in (("lower", wish.lower), ("upper", wish.upper)):
         if bound is not None and is_matrix:
             raise ValueError(f"{each.name} is a matrix: it has no {name} bound, leave it out")
-        if bound is not None and np.broadcast_shapes(bound.shape, each.value.shape) != each.value.shape:
-            raise ValueError(f"{name} bound of {each.name} has shape {bound.shape}, the parameter {each.value.shape}")
-        bounds.append(None if bound is None else np.broadcast_to(bound, each.value.shape).copy())
+        bounds.append(None if bound is None else _of_its_shape(bound, each, name))
     lower, upper = bounds
     if constraint.is_positive and lower is not None and np.any(lower < 0.0):
         raise ValueError(f"{each.name} is positive: its lower bound must be at least 0, got {wish.lower!r}")
-    start = each.value if wish.start is None else np.broadcast_to(wish.start, each.value.shape).copy()
+    if constraint.is_positive and upper is not None and np.any(upper <= 0.0):
+        raise ValueError(f"{each.name} is positive: its upper bound must be greater than 0, got {wish.upper!r}")
+    start = each.value if wish.start is None else _of_its_shape(wish.start, each, "start")
     if not np.all(np.isfinite(constraint.to_free(start))):
         raise ValueError(
             f"{each.name} cannot be learned from {start.tolist()}, which is at the edge of what it may be: start inside"
         )
     if lower is not None or upper is not None:
-        start = _inside(start, lower, upper, constraint)
+        inside = _inside(start, lower, upper, constraint)
+        if wish.start is not None and not np.array_equal(inside, start):
+            raise ValueError(f"{each.name} cannot start from {start.tolist()}, not strictly between its bounds")
+        start = inside
     if constraint.is_positive and not is_matrix:
         constraint = Positive()
     slot = Slot(each.name, paths, constraint, each.value.shape)
     return Learned(slot, start, lower, upper, wish.prior, each.unit, wish.start is not None)
+
+
+def _of_its_shape(value: Any, each: Parameter, what: str) -> np.ndarray:
+    try:
+        return np.broadcast_to(value, each.value.shape).copy()
+    except ValueError:
+        raise ValueError(
+            f"{what} of {each.name} has shape {value.shape}, the parameter {each.value.shape}: give a number, or one "
+            "for each of its values"
+        ) from None
 
 
 def _inside(start: np.ndarray, lower: Any, upper: Any, constraint: Constraint) -> np.ndarray:

@@ -17,7 +17,7 @@ from ..precision import in_double, to_host
 from ..times import Clock, as_clock
 from .base import Place
 from .by_name import read_kernel
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces
 
 
 class MarkovGP(TemporalPrior):
@@ -52,12 +52,10 @@ class MarkovGP(TemporalPrior):
         pieces: int | None = None,
     ):
         given, mean, self.by_name = read_kernel(kernel, mean)
-        if pieces is not None and (not isinstance(pieces, (int, np.integer)) or isinstance(pieces, bool) or pieces < 1):
-            raise ValueError(f"pieces must be an integer of at least 1, or None for a choice by speed, got {pieces!r}")
         self.kernel = given
         self.mean = as_mean(mean, num_latents(given))
         self.clock = as_clock(unit, origin)
-        self.pieces = None if pieces is None else int(pieces)
+        self.pieces = as_pieces(pieces)
         _process(given)
 
     @property

@@ -16,7 +16,7 @@ from ..gaussian import Gaussian, Sites
 from ..linalg import smallest_eigenvalue_given
 from ..precision import NotRealError, as_real, in_double, to_host
 from .base import Place
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces
 
 _MOST_STEPS = 10**8
 _GIVEN = (
@@ -92,7 +92,7 @@ class StateSpaceModel(TemporalPrior):
         self.transition_offset = _vectors(transition_offset, "transition_offset", size)
         self.observation_offset = _vectors(observation_offset, "observation_offset", latents)
         self.selection = _selection(rows)
-        self.pieces = pieces
+        self.pieces = as_pieces(pieces)
         self._check_lengths()
 
     def _check_lengths(self) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from .. import kalman
@@ -18,6 +19,15 @@ class TemporalPrior(Prior):
     @abc.abstractmethod
     def as_one_piece(self) -> "TemporalPrior":
         """The same prior, run in plain order of time."""
+
+
+def as_pieces(pieces: Any) -> int | None:
+    """In how many pieces a chain is run; None for a choice by speed."""
+    if pieces is None:
+        return None
+    if not isinstance(pieces, (int, np.integer)) or isinstance(pieces, bool) or pieces < 1:
+        raise ValueError(f"pieces must be an integer of at least 1, or None for a choice by speed, got {pieces!r}")
+    return int(pieces)
 
 
 class TemporalPosterior(Posterior):
