@@ -441,6 +441,8 @@ def test_the_mark_of_a_checkpoint_knows_functions_and_no_addresses():
     assert marked("lambda x: x[0]") == marked("lambda x: x[0]")
     assert marked("lambda x: x[0]") != marked("lambda x: 2.0 * x[0]")
     assert marked("(lambda a: lambda x: a * x[0])(1.0)") != marked("(lambda a: lambda x: a * x[0])(2.0)")
+    long = "(lambda a: lambda x: a[0] * x[0])(np.arange(5000) == {})"
+    assert marked(long.format(2500)) != marked(long.format(2501))
 
 
 def test_inference_that_did_not_converge_is_told():

@@ -29,6 +29,11 @@ class Data(NamedTuple):
         """The likelihood of what was observed."""
         return whole if self.seen is None else PartlyObserved(whole, self.seen)
 
+    @property
+    def outputs(self) -> np.ndarray:
+        """y as it came in, with NaN for what is missing."""
+        return np.where(self.observed[:, None] if self.seen is None else self.seen, self.y, np.nan)
+
 
 def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
     """x as a float64 matrix with one row a datum, checked against the prior.

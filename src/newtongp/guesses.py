@@ -42,7 +42,7 @@ def scales_of(model: Model, data: Data) -> Scales:
     ranges = np.ptp(x, axis=0)
     ranges = np.where(ranges > 0.0, ranges, np.maximum(np.abs(x[0]), 1.0))
     spacings = np.array([_spacing(column, size) for column, size in zip(x.T, ranges, strict=True)])
-    seen = np.where(data.observed[:, None] if data.seen is None else data.seen, data.y, np.nan)
+    seen = data.outputs
     with np.errstate(all="ignore"):
         variance = float(np.nanmean(np.nanvar(seen, axis=0))) if np.any(data.observed) else 1.0
     variance = variance if np.isfinite(variance) and variance > 0.0 else 1.0

@@ -88,11 +88,10 @@ class Run:
                 f"Sites.constant({sites.linear.shape[0]}, {sites.linear.shape[1]}, 0.01)"
             )
 
-    def begin(self, capacity: int) -> Loop:
-        """The loop at its starting point."""
+    def begin(self, capacity: int, until: int = 1) -> Loop:
+        """The loop after its first step, where it can be seen whether a start leads anywhere; before it for 0."""
         return self._first_sound(
-            lambda sites: self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), 0),
-            lambda loop: self.advance(loop, 1),
+            lambda sites: self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), until)
         )
 
     def advance(self, loop: Loop, until: int) -> Loop:
@@ -112,12 +111,11 @@ class Run:
             give_back_memory()
         return self._first_sound(attempt)
 
-    def _first_sound(self, attempt: Any, proceed: Any = None) -> Any:
-        """What the first start leads to that leads anywhere; `proceed` goes on to where that can be seen."""
-        found = reached = None
+    def _first_sound(self, attempt: Any) -> Any:
+        """What the first start leads to that leads anywhere."""
+        reached = None
         for sites in self._starts():
-            found = attempt(sites)
-            reached = found if proceed is None else proceed(found)
+            reached = attempt(sites)
             # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
             nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
             if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):
@@ -128,7 +126,7 @@ class Run:
                 f"sites cannot be started from ({Status(int(reached.status)).name.lower()}): start from "
                 f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
             )
-        return found
+        return reached
 
     def result(self, report: Report) -> Result:
         """What a user gets."""
@@ -226,7 +224,7 @@ def _with_progress(run: Run, capacity: int, max_steps: int) -> Report:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bar:
         task = bar.add_task("inference", total=max_steps)
-        loop = run.begin(capacity)
+        loop = run.begin(capacity, min(1, max_steps))
         while int(loop.status) == Status.RUNNING.value and int(loop.steps) < max_steps:
             loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps))
             energy = float(loop.point.energy)
@@ -288,6 +286,8 @@ def _start(model, x, y, method, step, sites, tol) -> tuple[Run, Loop]:
 
 def _states(run: Run, loop: Loop) -> Iterator[State]:
     advance = in_double(run.advance)
+    if int(loop.steps) > 0:
+        yield in_double(State)(run, loop)
     while int(loop.status) == Status.RUNNING.value:
         before = int(loop.steps)
         loop = advance(loop, before + 1)

@@ -8,7 +8,7 @@ import numpy as np
 from ..data import Data
 from ..results import Result
 from ..times import Clock, same_times
-from .cross_validation import CrossValidation, outputs_of
+from .cross_validation import CrossValidation
 from .tables import as_text, error_of_total, new_table
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _check_same_data(named: dict[str, Result | CrossValidation], check_x: bool) 
 def _same_outputs(one: Data, other: Data) -> bool:
     if one.y.shape != other.y.shape:
         return False
-    return np.array_equal(outputs_of(one), outputs_of(other), equal_nan=True)
+    return np.array_equal(one.outputs, other.outputs, equal_nan=True)
 
 
 def _same_inputs(one: Result | CrossValidation, other: Result | CrossValidation) -> bool:

@@ -138,7 +138,7 @@ def cross_validate(
         fit = _check_learn(learn, {"method": method, **infer_arguments} if method is not None else infer_arguments)
     data = data_room.read_data(x, y, model)
     assignment, labels = _read_folds(folds, key, data.observed)
-    outputs = outputs_of(data)[:, 0] if model.likelihood.num_outputs == 1 else outputs_of(data)
+    outputs = data.outputs[:, 0] if model.likelihood.num_outputs == 1 else data.outputs
 
     # Folds of one size are compiled once: some of the rows that are held out fill the others up, without their y, and
     # their predictions are made several times. A prior that chooses inducing inputs would choose from those rows too.
@@ -243,8 +243,3 @@ def _read_folds(folds: Any, key: Any, observed: np.ndarray) -> tuple[np.ndarray,
 def _is_missing(label: Any) -> bool:
     """Whether this is None, NaN, NaT or pandas' NA. (pandas itself is never imported.)"""
     return label is None or type(label).__name__ == "NAType" or bool(label != label)
-
-
-def outputs_of(data: Data) -> np.ndarray:
-    """y as it came in, with NaN for what is missing."""
-    return np.where(data.observed[:, None] if data.seen is None else data.seen, data.y, np.nan)

@@ -94,5 +94,10 @@ def _described(function: types.FunctionType) -> Any:
     """What a function does, and the values that it closes over."""
     code = function.__code__
     constants = [constant.co_code if isinstance(constant, types.CodeType) else constant for constant in code.co_consts]
-    enclosed = [cell.cell_contents for cell in function.__closure__ or ()]
+    enclosed = [_in_full(cell.cell_contents) for cell in function.__closure__ or ()]
     return function.__qualname__, code.co_code, code.co_names, constants, function.__defaults__, enclosed
+
+
+def _in_full(value: Any) -> Any:
+    """A value whose text says all of it: that of a long array leaves its middle out."""
+    return np.asarray(value).tobytes() if isinstance(value, (np.ndarray, jax.Array)) else value

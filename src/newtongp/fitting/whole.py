@@ -328,7 +328,7 @@ def _starts(evaluator: _Evaluator, restarts: int, key: Any) -> Iterator[np.ndarr
     yield space.middle if evaluator.best is None else evaluator.best[1]
     if restarts == 0:
         return
-    keys = jax.random.split(as_key(key), restarts)
+    keys = jax.random.split(key, restarts)
     low, high = np.asarray(space.bounds(space.middle)).T
     for number in range(restarts):
         noise = np.asarray(jax.random.normal(keys[number], (space.size,)))

@@ -109,7 +109,7 @@ def _check_result(result: Result, posterior: Posterior | None) -> None:
     require(result.steps >= 0, f"steps cannot be {result.steps}")
     rows = None
     if result.data is not None:
-        data_room.read_data(result.data.x, _with_gaps(result.data), model)
+        data_room.read_data(result.data.x, result.data.outputs, model)
         rows = result.data.x.shape[0]
     for name in ("sites", "marginals", "site_marginals"):
         part = getattr(result, name)
@@ -132,13 +132,8 @@ def _check_fit(result: FitResult) -> None:
     require(is_finite(result.seconds), f"seconds cannot be {result.seconds}")
 
 
-def _with_gaps(data: Data) -> np.ndarray:
-    """y as it came, with NaN where it is missing."""
-    return np.where(data.observed[:, None] if data.seen is None else data.seen, data.y, np.nan)
-
-
 @in_double
 def _conditioned(model: Model, data: Data, sites: Sites) -> Posterior:
     """q(f), as `infer` would have it for these sites."""
-    setup = Setup(model, data.x, _with_gaps(data))
+    setup = Setup(model, data.x, data.outputs)
     return posterior_of(model.prior, setup.problem.workspace, setup.order.sites(sites))
