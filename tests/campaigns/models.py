@@ -382,7 +382,7 @@ def draw(structure: Structure, rows: int, seed: int) -> tuple[ng.Model, np.ndarr
     integer = _support(structure).integer
     if trouble["constant"]:
         y[:] = y[0]
-    if trouble["outliers"] and _support(structure).upper == np.inf:
+    if trouble["outliers"] and _support(structure).upper == np.inf and structure.likelihood != "binomial":
         rows_hit = rng.integers(0, rows, max(1, rows // 20))
         y[rows_hit] = y[rows_hit] * 1e3 + (1000.0 if integer else 0.0)
     if trouble["gaps"]:
