@@ -43,7 +43,7 @@ class GaussHermite(Cubature):
     order: int = eqx.field(static=True, default=20)
 
     def __check_init__(self):
-        _check_integer(self.order, "order", 1)
+        _check_integer(self.order, "order", 1, 1000)
 
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         if self.order**dimension > _MAX_NODES:
@@ -124,7 +124,7 @@ class QuasiRandom(Cubature):
     count: int = eqx.field(static=True, default=1024)
 
     def __check_init__(self):
-        _check_integer(self.count, "count", 4)
+        _check_integer(self.count, "count", 4, 2**20)
         if self.count & (self.count - 1):
             raise ValueError(f"count must be a power of 2, got {self.count!r}")
 
@@ -167,6 +167,12 @@ class PartwiseRule(Cubature):
     first: tuple[int, ...] = eqx.field(static=True)
     first_rule: Cubature
     rest_rule: Cubature
+
+    def __check_init__(self):
+        if len(set(self.first)) != len(self.first) or any(latent < 0 for latent in self.first):
+            raise ValueError(f"first must be different latents, counted from 0, got {self.first!r}")
+        check_cubature(self.first_rule)
+        check_cubature(self.rest_rule)
 
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         order = self._order(dimension)
@@ -232,6 +238,6 @@ def check_cubature(value) -> None:
         raise ValueError(f"cubature must be a rule such as GaussHermite(20) or Unscented(5), got {value!r}")
 
 
-def _check_integer(value, name: str, at_least: int) -> None:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < at_least:
-        raise ValueError(f"{name} must be an integer of at least {at_least}, got {value!r}")
+def _check_integer(value, name: str, lower: int, upper: int) -> None:
+    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or not lower <= value <= upper:
+        raise ValueError(f"{name} must be an integer from {lower} to {upper}, got {value!r}")
