@@ -89,7 +89,7 @@ class PowerDensityAtNodes(Target):
             return floored_log_density(likelihood, y, gaussian, cubature, self.alpha, self.floor)
 
         value, gradient, hessian = tilted_expectations(likelihood, y, marginal, cubature, self.alpha).derivatives
-        if self.floor > 0.0:
+        if self.floor > 0.0 and cubature is not None:
             # The published code differentiates log max(Z, floor), which is flat where the floor is the larger.
             above = _expected_power(likelihood, y, marginal, cubature, self.alpha) > self.floor
             value = jnp.where(above, value, math.log(self.floor))
