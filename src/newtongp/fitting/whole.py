@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import scipy.optimize
 
-from ..choices import check_choices
+from ..choices import check_choices, starts_from_sweep
 from ..data import read_inputs
 from ..fitted import FitResult
 from ..gaussian import Sites
@@ -32,6 +32,7 @@ from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
+from ..starts import swept
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
 from .errors import curvature, standard_errors
@@ -63,6 +64,8 @@ class _Evaluator:
         positions = setup.problem.observed.shape[0]
         initial = getattr(method, "initial_precision", 0.01)
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
+        if starts_from_sweep(method, setup.problem.likelihood):
+            self.sites = to_host(swept(setup.problem, setup.data.x))
         self.precisions = (np.nan, initial, *(precision for precision in START_PRECISIONS if precision > initial))
         self.best: tuple[float, np.ndarray, Any] | None = None
         self.last: Any = None
