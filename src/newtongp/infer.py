@@ -13,6 +13,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import data as data_room
+from .arguments import as_key, flag, tolerance, whole
 from .choices import check_choices, local_rule, starts_from_sweep
 from .compilation import compiled
 from .gaussian import Sites
@@ -21,7 +22,7 @@ from .loop import Loop, Report, begin_loop, in_blocks, report_of, run_at_once, r
 from .methods.presets import FirstOrderVI
 from .methods.rule import Method
 from .model import Model
-from .precision import give_back_memory, in_double, parameter, to_host
+from .precision import give_back_memory, in_double, to_host
 from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
@@ -60,7 +61,7 @@ class Run:
     def __init__(self, setup: Setup, method, step, sites, tol):
         self.method, self.step = method, step
         self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
-        self.tol = float(parameter(tol, "tol", lower=0.0, strict=False))
+        self.tol = tolerance(tol)
         self.given = None
         if sites is not None:
             self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
@@ -136,6 +137,10 @@ class Run:
             nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
             if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):
                 break
+        if reached is not None and int(reached.steps) <= 0 and Status(int(reached.status)).failed:
+            from .diagnosis import check_prior
+
+            check_prior(self.model.prior, self.data.x, self.problem.workspace)
         if self.given is not None and reached is not None and int(reached.steps) < 0:
             rows, latents = self.given.linear.shape
             raise ValueError(
@@ -201,8 +206,9 @@ def infer(
     >>> result.status.name, result.posterior.marginals.mean.shape
     ('CONVERGED', (4, 1))
     """
-    if not isinstance(max_steps, (int, np.integer)) or isinstance(max_steps, bool) or max_steps < 0:
-        raise ValueError(f"max_steps must be an integer of at least 0, got {max_steps!r}")
+    whole(max_steps, "max_steps", 0, such_as=100)
+    throw, progress = flag(throw, "throw"), flag(progress, "progress")
+    key = None if key is None else as_key(key)
     # Buffers of a few sizes, so that changing max_steps a little compiles nothing anew.
     capacity = 128
     while capacity < max_steps:
@@ -226,7 +232,12 @@ def _in_batches(model, x, y, method, step, max_steps, tol, sites, progress, batc
         raise ValueError("inference in batches starts without sites: leave sites out")
     from .minibatch import BatchRun
 
-    return BatchRun(model, x, y, method, step, batch_size, key, tol).run(max_steps, progress)
+    result = BatchRun(model, x, y, method, step, batch_size, key, tol).run(max_steps, progress)
+    if result.status.failed and result.data is not None:
+        from .diagnosis import check_prior
+
+        check_prior(model.prior, result.data.x)
+    return result
 
 
 def _warn(status: Status, residual: float, stacklevel: int) -> None:

@@ -15,8 +15,10 @@ import jax
 import numpy as np
 import scipy.optimize
 
+from ..arguments import as_key, file_name, flag, tolerance, whole
 from ..choices import check_choices, starts_from_sweep
 from ..data import read_inputs
+from ..diagnosis import check_prior
 from ..fitted import FitResult
 from ..gaussian import Sites
 from ..guesses import guess, scales_of
@@ -25,8 +27,7 @@ from ..kernels.definite import find_indefinite, is_own
 from ..loop import MOST_STEPS
 from ..model import Model
 from ..parameters import choose, with_values
-from ..precision import in_double, parameter, to_host
-from ..predict import as_key
+from ..precision import in_double, to_host
 from ..priors.by_name import for_columns
 from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
@@ -308,11 +309,17 @@ def fit(
     >>> result.status.name, bool(0.5 < result.parameters["kernel.lengthscale"] < 10.0)
     ('CONVERGED', True)
     """
-    _check_counts(max_steps=(max_steps, 0), restarts=(restarts, 0), inference_steps=(inference_steps, 1))
+    whole(max_steps, "max_steps", 0, such_as=100)
+    whole(restarts, "restarts", 0)
+    whole(inference_steps, "inference_steps", such_as=200)
     if inference_steps > MOST_STEPS:
         raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
-    tol = float(parameter(tol, "tol", lower=0.0))
+    tol = tolerance(tol, strict=True)
     key = as_key(key)
+    flags = {"weak_priors": weak_priors, "standard_errors": standard_errors, "progress": progress, "throw": throw}
+    for name, value in flags.items():
+        flag(value, name)
+    checkpoint = None if checkpoint is None else file_name(checkpoint, "checkpoint", "fit.checkpoint")
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         from .batches import fit_in_batches
 
@@ -355,12 +362,6 @@ def fit(
     if keeper is not None and len(evaluator.record) >= len(evaluator.replay):
         keeper.write(evaluator.record, evaluator.sites, now=True)
     return _finish(evaluator, searches, trace, interrupted, bend, started, throw)
-
-
-def _check_counts(**counts: tuple[Any, int]) -> None:
-    for name, (value, least) in counts.items():
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
@@ -406,6 +407,7 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
     if evaluator.best is None and interrupted:
         raise KeyboardInterrupt
     if evaluator.best is None:
+        check_prior(setup.model.prior, setup.data.x, setup.problem.workspace)
         if np.any(evaluator.undefined):
             names = ", ".join(space.names_of(evaluator.undefined))
             raise RuntimeError(
