@@ -24,6 +24,7 @@ with _imports.without_collector():
     from .methods.rule import Method
     from .methods.safeguard import Heuristic, Riemannian
     from .model import Model
+    from .precision import RoundingWarning
     from .priors.markov import MarkovGP
     from .results import ConvergenceWarning, FitWarning, InferenceError, Result, Status
     from .steps import Backtracking, Constant, Damped
@@ -107,6 +108,7 @@ __all__ = [
     "Real",
     "Result",
     "Riemannian",
+    "RoundingWarning",
     "Sites",
     "SparseGP",
     "StateSpaceModel",

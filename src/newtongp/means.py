@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .arguments import one_number, traced
 from .constraints import learned
 from .precision import parameter
 
@@ -116,13 +117,7 @@ class Function(Mean):
 
     def evaluate(self, x):
         """The mean at one input."""
-        value = jnp.asarray(self.function(x))
-        if value.shape:
-            raise ValueError(
-                f"the mean function must return one number for one row of x, got an array of shape "
-                f"{value.shape}: choose a column, as in `lambda x: 2.0 * x[0]`"
-            )
-        return value
+        return self.function(x)
 
 
 class Sum(Mean):
@@ -183,7 +178,15 @@ class Independent(eqx.Module):
     def means(self, x: Float[Array, "N P"]) -> Float[Array, "N D"]:
         """The mean of every latent at every row."""
         self.check_inputs(x.shape[1])
-        return jax.vmap(lambda row: jnp.stack([part.evaluate(row) for part in self.parts]))(x)
+        return jax.vmap(lambda row: jnp.stack([_evaluated(part, row) for part in self.parts]))(x)
+
+
+def _evaluated(mean: Mean, x: Float[Array, " P"]) -> Float[Array, ""]:
+    """The mean at one input, where it may be a user's own function or class."""
+    name = "the mean function" if isinstance(mean, Function) else f"`evaluate` of the mean {type(mean).__name__}"
+    with traced(name):
+        value = mean.evaluate(x)
+    return one_number(value, name, "it sees one row of x: choose a column, as in `lambda x: 2.0 * x[0]`")
 
 
 def as_mean(value: Any, num_latents: int) -> Independent:

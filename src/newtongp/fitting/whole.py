@@ -15,8 +15,10 @@ import jax
 import numpy as np
 import scipy.optimize
 
-from ..choices import check_choices
+from ..arguments import as_key, file_name, flag, tolerance, whole
+from ..choices import check_choices, starts_from_sweep
 from ..data import read_inputs
+from ..diagnosis import check_prior
 from ..fitted import FitResult
 from ..gaussian import Sites
 from ..guesses import guess, scales_of
@@ -25,13 +27,13 @@ from ..kernels.definite import find_indefinite, is_own
 from ..loop import MOST_STEPS
 from ..model import Model
 from ..parameters import choose, with_values
-from ..precision import in_double, parameter, to_host
-from ..predict import as_key
+from ..precision import in_double, to_host
 from ..priors.by_name import for_columns
 from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
+from ..starts import swept
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
 from .errors import Spread, curvature, standard_errors
@@ -63,6 +65,8 @@ class _Evaluator:
         positions = setup.problem.observed.shape[0]
         initial = getattr(method, "initial_precision", 0.01)
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
+        if starts_from_sweep(method, setup.problem.likelihood):
+            self.sites = to_host(swept(setup.problem, setup.data.x))
         self.precisions = (np.nan, initial, *(precision for precision in START_PRECISIONS if precision > initial))
         self.best: tuple[float, np.ndarray, Any] | None = None
         self.last: Any = None
@@ -305,11 +309,17 @@ def fit(
     >>> result.status.name, bool(0.5 < result.parameters["kernel.lengthscale"] < 10.0)
     ('CONVERGED', True)
     """
-    _check_counts(max_steps=(max_steps, 0), restarts=(restarts, 0), inference_steps=(inference_steps, 1))
+    whole(max_steps, "max_steps", 0, such_as=100)
+    whole(restarts, "restarts", 0)
+    whole(inference_steps, "inference_steps", such_as=200)
     if inference_steps > MOST_STEPS:
         raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
-    tol = float(parameter(tol, "tol", lower=0.0))
+    tol = tolerance(tol, strict=True)
     key = as_key(key)
+    flags = {"weak_priors": weak_priors, "standard_errors": standard_errors, "progress": progress, "throw": throw}
+    for name, value in flags.items():
+        flag(value, name)
+    checkpoint = None if checkpoint is None else file_name(checkpoint, "checkpoint", "fit.checkpoint")
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         from .batches import fit_in_batches
 
@@ -405,12 +415,6 @@ def _is_known(evaluator: _Evaluator, free: np.ndarray, bend: np.ndarray) -> np.n
     return Spread.of(bend - weak).errors < _KNOWN if weak is not None else np.zeros(free.shape, dtype=bool)
 
 
-def _check_counts(**counts: tuple[Any, int]) -> None:
-    for name, (value, least) in counts.items():
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
     """The model at its data, with one lengthscale a column where it leaves that open, and inducing inputs chosen."""
     columns = read_inputs(x, model).shape[1]
@@ -454,6 +458,7 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
     if evaluator.best is None and interrupted:
         raise KeyboardInterrupt
     if evaluator.best is None:
+        check_prior(setup.model.prior, setup.data.x, setup.problem.workspace)
         if np.any(evaluator.undefined):
             names = ", ".join(space.names_of(evaluator.undefined))
             raise RuntimeError(

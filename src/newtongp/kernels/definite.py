@@ -31,7 +31,7 @@ class _Part(NamedTuple):
 def find_indefinite(kernel: Kernel | Independent, x: np.ndarray, in_time: bool) -> str | None:
     """Which part of a kernel is no covariance at some of these inputs, and why, in words; None if all are.
 
-    With `in_time` the state space form is looked at, in place of `evaluate`. newtongp's own kernels are not looked at.
+    With `in_time` the state space form is checked instead of `evaluate`. Kernels of the library are not checked.
     """
     if not is_own(kernel):
         return None
