@@ -39,6 +39,7 @@ class Status(enum.IntEnum):
     NON_FINITE = 6
     SINGLE_PASS = 7
     INTERRUPTED = 8
+    BOUNDED_SUPPORT = 9
 
     @property
     def ok(self) -> bool:
@@ -48,7 +49,12 @@ class Status(enum.IntEnum):
     @property
     def failed(self) -> bool:
         """Whether the run broke down, so that only its last good step is left."""
-        return self in (Status.IMPROPER_POSTERIOR, Status.IMPROPER_CAVITY, Status.NON_FINITE)
+        return self in (
+            Status.IMPROPER_POSTERIOR,
+            Status.IMPROPER_CAVITY,
+            Status.NON_FINITE,
+            Status.BOUNDED_SUPPORT,
+        )
 
     @property
     def sentence(self) -> str:
@@ -85,6 +91,11 @@ _SENTENCES = {
         "A step led to infinite or undefined values; the last good step was kept. Use the default step or a "
         "smaller rho, and check the scale of the data against the prior's variance."
     ),
+    Status.BOUNDED_SUPPORT: (
+        "The density of y is zero beyond a bound on f, and the posterior reaches that bound. VI cannot be used there, "
+        "since E_q[log p(y | f)] is minus infinity, and Newton's method only if the mode is inside the bound. Use "
+        "PowerEP(1.0), which integrates the density itself."
+    ),
 }
 
 
@@ -95,15 +106,17 @@ class ConvergenceWarning(UserWarning):
 class InferenceError(RuntimeError):
     """Inference broke down. `result` has the last good step."""
 
-    def __init__(self, result: "Result"):
-        sentence = result.status.sentence if result.steps else _NO_START
-        super().__init__(f"{result.status.name.lower()}: {sentence}")
+    def __init__(self, result: "Result", detail: str | None = None):
+        no_start = result.steps == 0 and result.status is not Status.BOUNDED_SUPPORT
+        sentence = _NO_START if no_start else result.status.sentence
+        super().__init__(f"{result.status.name.lower()}: {sentence}" + (f" {detail}" if detail else ""))
         self.result = result
 
 
 _NO_START = (
     "Inference could not start: the likelihood is not finite anywhere near the prior mean. Check the scale of the data "
-    "against the prior's mean and variance."
+    "against the prior's mean and variance, or start where log p(y | f) is finite: "
+    "sites=Sites(100 * f0, Sites.constant(N, D, 100).precision) holds N rows of D latents at f0 (N, D)."
 )
 
 
