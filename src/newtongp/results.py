@@ -120,6 +120,9 @@ _NO_START = (
 )
 
 
+_SETTLED = 1e-3
+
+
 class History:
     """One entry a step: the energy, what the step controls, and the step size."""
 
@@ -187,6 +190,15 @@ class Result:
             f"residual {self.residual:.1e}"
         )
 
+    @property
+    def settled(self) -> bool:
+        """Whether the sites are at their fixed point: inference converged, or its residual is at most 1e-3.
+
+        Only then is a cavity, the posterior without the site of a row, the posterior without the row.
+        """
+        status = getattr(self, "inference_status", self.status)
+        return status.ok or (not status.failed and self.residual <= _SETTLED)
+
     def predict(self, x_new: Any, **row_parameters: Any) -> "Prediction":
         """Predictions of y (and f) at new inputs; see `Prediction`.
 
@@ -215,7 +227,10 @@ class Result:
         return predict.sample_y(self, key, x_new, n, **row_parameters)
 
     def leave_one_out(self) -> np.ndarray:
-        """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper."""
+        """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper.
+
+        It warns if inference has not converged (`settled`): then a cavity is not the posterior without the row.
+        """
         from . import predict
 
         return predict.leave_one_out(self)
