@@ -1,6 +1,7 @@
 """From q(f) to y: moments, quantiles, log densities and draws at new inputs."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from .methods.nodes import Nodes, moment_rule, place_nodes
 from .model import Model
 from .precision import NotRealError, as_real, in_double, to_host
 from .priors.temporal import TemporalPosterior
-from .results import Result
+from .results import ConvergenceWarning, Result
 
 
 class Prediction:
@@ -182,6 +183,13 @@ def left_out(result: Result, asked: str, otherwise: str) -> tuple[Gaussian, np.n
         raise ValueError(
             f"{asked} needs the rows and their sites, which were not kept: use arrays in memory and "
             f'storage="full", or {otherwise}'
+        )
+    if not result.settled:
+        warnings.warn(
+            f"{asked} of a run that has not converged (residual {result.residual:.1e}): without its own site, a row is "
+            "not predicted by the other rows alone. Run inference to convergence, or use cross_validate.",
+            ConvergenceWarning,
+            stacklevel=4,
         )
     cavities, proper = to_host(_cavities(result.site_marginals, result.sites))
     if result.site_marginals is not result.marginals:
