@@ -473,7 +473,7 @@ OF_USERS = {
     "a row from a mean": (lambda: infer(mean=lambda x: x), "the mean function must return one number", "shape (1,)"),
     "log_prob of two": (
         lambda: infer(likelihood=Returns(lambda value: jnp.stack([value, value]))),
-        "`log_prob` of Returns must return one number, got an array of shape (2,)",
+        "`log_prob` of Returns must return one number and not an array of shape (2,)",
         "summed over its outputs",
     ),
     "log_prob of one entry": (lambda: infer(likelihood=Returns(jnp.atleast_1d)), "`log_prob`", "shape (1,)"),

@@ -225,15 +225,16 @@ class Result:
 
         return checking.calibration(self, x_new, y_new, key, **row_parameters)
 
-    def summary(self, checks: bool = True) -> "Summary":
+    def summary(self, checks: bool = True, names: Any = None) -> "Summary":
         """On one page: how it ended, all hyperparameters, and warnings of what deserves a second look.
 
         `checks=False` leaves out those that take some computing: whether the integrals are exact enough, which rows
-        stand out, what a safeguard or rounding has changed.
+        stand out, what a safeguard or rounding has changed. For a `LinearModel` the coefficients are part of it, by the
+        `names` of the columns of x where they are given.
         """
         from . import summary
 
-        return summary.summarise(self, checks)
+        return summary.summarise(self, checks, names)
 
     def plot(
         self,
