@@ -296,4 +296,4 @@ def _evaluated(kernel: Kernel, x1: Float[Array, " P"], x2: Float[Array, " P"]) -
     name = f"`evaluate` of {type(kernel).__name__}"
     with traced(name):
         value = kernel.evaluate(x1, x2)
-    return one_number(value, name, "it sees one pair of rows, vectors of length P, so sum over the columns or choose one")
+    return one_number(value, name, "it sees one pair of rows, vectors, so sum over their columns or choose one")
