@@ -285,7 +285,7 @@ CONSTRUCTIONS = {
     "kind": (lambda: ng.GaussNewton(kind="half"), "kind must be one of", "'half'"),
     "floor": (lambda: ng.Heuristic(floor=-1.0), "floor must be at least 0", "-1.0"),
     "learning rate": (lambda: ng.FirstOrderVI(learning_rate=0.0), "learning_rate must be greater than 0", "0.0"),
-    "order 0": (lambda: ng.GaussHermite(0), "order must be an integer of at least 1", "0"),
+    "order 0": (lambda: ng.GaussHermite(0), "order must be an integer from 1 to 1000", "0"),
     "order 2.5": (lambda: ng.GaussHermite(2.5), "order", "2.5"),
     "unscented order": (lambda: ng.Unscented(4), "order must be 3 or 5", "4"),
     "kappa of order 5": (lambda: ng.Unscented(5, kappa=1.0), "kappa", "1.0", "leave it out"),

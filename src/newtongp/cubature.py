@@ -45,7 +45,7 @@ class GaussHermite(Cubature):
     order: int = eqx.field(static=True, default=20)
 
     def __check_init__(self):
-        whole(self.order, "order", 1, such_as=20)
+        whole(self.order, "order", 1, 1000, such_as=20)
 
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         if self.order**dimension > _MAX_NODES:
@@ -126,7 +126,7 @@ class QuasiRandom(Cubature):
     count: int = eqx.field(static=True, default=1024)
 
     def __check_init__(self):
-        whole(self.count, "count", 4, such_as=1024)
+        whole(self.count, "count", 4, 2**20, such_as=1024)
         if self.count & (self.count - 1):
             raise ValueError(f"count must be a power of 2, got {self.count!r}: use {2 ** int(self.count).bit_length()}")
 
@@ -169,6 +169,12 @@ class PartwiseRule(Cubature):
     first: tuple[int, ...] = eqx.field(static=True)
     first_rule: Cubature
     rest_rule: Cubature
+
+    def __check_init__(self):
+        if len(set(self.first)) != len(self.first) or any(latent < 0 for latent in self.first):
+            raise ValueError(f"first must be different latents, counted from 0, got {self.first!r}")
+        check_cubature(self.first_rule)
+        check_cubature(self.rest_rule)
 
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         order = self._order(dimension)

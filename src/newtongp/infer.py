@@ -5,7 +5,7 @@ The loop itself is in `loop.py`.
 
 import functools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from . import data as data_room
 from .arguments import as_key, flag, tolerance, whole
-from .choices import check_choices, local_rule
+from .choices import check_choices, local_rule, starts_from_sweep
 from .compilation import compiled
 from .gaussian import Sites
 from .linalg import smallest_eigenvalue
@@ -26,6 +26,7 @@ from .precision import give_back_memory, in_double, to_host
 from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
+from .starts import swept
 from .steps import Step
 
 _MANY = 2**18
@@ -50,6 +51,10 @@ def _residual(reached: Any) -> Any:
     return reached.residual if isinstance(reached, Report) else reached.point.largest
 
 
+def _energy(reached: Any) -> Any:
+    return reached.energy if isinstance(reached, Report) else reached.point.energy
+
+
 class Run:
     """One call of `infer` or `iterate`: the problem, the method and the step, and from where to start."""
 
@@ -62,11 +67,11 @@ class Run:
             self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
             self._check_start(self.given, self.data.observed)
 
-    def _starts(self) -> Iterator[Sites]:
+    def _starts(self, energy: Callable[[Sites], float]) -> Iterator[Sites]:
         """Sites to start from, the next ones for the case that nothing is finite at those before.
 
         A wide prior can put so much mass where the likelihood overflows that nothing is finite there. Then start from
-        sites that hold f near the prior mean, as loosely as is possible.
+        sites that hold f near the prior mean, as loosely as is possible. `energy` is that of inference at some sites.
         """
         if self.given is not None:
             yield self.order.sites(self.given)
@@ -74,7 +79,12 @@ class Run:
         latents = self.model.prior.num_latents
         initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
         positions = self.problem.observed.shape[0]
-        yield Sites.constant(positions, latents, initial)
+        at_prior = Sites.constant(positions, latents, initial)
+        if starts_from_sweep(self.method, self.problem.likelihood):
+            sites = to_host(swept(self.problem, self.data.x))
+            if energy(sites) < energy(at_prior):
+                yield sites
+        yield at_prior
         mean = np.asarray(self.problem.workspace.mean)
         for precision in START_PRECISIONS:
             if precision > initial:
@@ -92,7 +102,8 @@ class Run:
     def begin(self, capacity: int, until: int = 1) -> Loop:
         """The loop after its first step, where it can be seen whether a start leads anywhere; before it for 0."""
         return self._first_sound(
-            lambda sites: self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), until)
+            lambda sites, until: self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), until),
+            until,
         )
 
     def advance(self, loop: Loop, until: int) -> Loop:
@@ -103,20 +114,25 @@ class Run:
         """From the start to the end at once."""
         blocks = in_blocks(self.problem, local_rule(self.method))
 
-        def attempt(sites: Sites) -> Report:
+        def attempt(sites: Sites, until: int) -> Report:
             return run_at_once(
                 self.problem, self.method, self.step, sites, capacity, until, self.tol, quickly=not blocks
             )
 
         if self.problem.observed.shape[0] > _MANY:
             give_back_memory()
-        return self._first_sound(attempt)
+        return self._first_sound(attempt, until)
 
-    def _first_sound(self, attempt: Any) -> Any:
-        """What the first start leads to that leads anywhere."""
+    def _first_sound(self, attempt: Callable[[Sites, int], Any], until: int) -> Any:
+        """What the first start leads to that leads anywhere; `attempt` goes from sites so many steps."""
+
+        def energy(sites: Sites) -> float:
+            start = attempt(sites, 0)
+            return float(_energy(start)) if int(start.steps) >= 0 else np.inf
+
         reached = None
-        for sites in self._starts():
-            reached = attempt(sites)
+        for sites in self._starts(energy):
+            reached = attempt(sites, until)
             # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
             nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
             if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):

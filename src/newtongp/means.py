@@ -11,16 +11,18 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .arguments import one_number, traced
+from .constraints import learned
 from .precision import parameter
 
 
 class Mean(eqx.Module):
     """The mean of one latent function.
 
-    A mean with parameters of its own to learn is a subclass whose fields are arrays:
+    A mean with parameters of its own to learn is a subclass that declares them:
 
-    >>> class Exponential(Mean):
-    ...     rate: Any
+    >>> import newtongp as ng
+    >>> class Exponential(ng.means.Mean):
+    ...     rate: Any = ng.learned()
     ...
     ...     def evaluate(self, x):
     ...         return jnp.exp(self.rate * x[0])
@@ -66,7 +68,7 @@ class Constant(Mean):
     1.5
     """
 
-    value: Any = eqx.field(converter=lambda value: parameter(value, "value"))
+    value: Any = learned(converter=lambda value: parameter(value, "value"))
 
     def evaluate(self, x):
         """The mean at one input."""
@@ -80,8 +82,8 @@ class Linear(Mean):
     1.5
     """
 
-    slope: Any = eqx.field(converter=lambda value: parameter(value, "slope", max_ndim=1))
-    intercept: Any = eqx.field(default=0.0, converter=lambda value: parameter(value, "intercept"))
+    slope: Any = learned(converter=lambda value: parameter(value, "slope", max_ndim=1))
+    intercept: Any = learned(default=0.0, converter=lambda value: parameter(value, "intercept"))
 
     def evaluate(self, x):
         """The mean at one input."""
@@ -108,7 +110,8 @@ class Function(Mean):
         if any(eqx.is_array(leaf) or isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(function)):
             raise ValueError(
                 f"a function with arrays inside cannot be a mean as it is, got {type(function).__name__}: "
-                f"make it a field of a subclass of newtongp.means.Mean, so that its arrays can be learned"
+                f"make it a field of a subclass of newtongp.means.Mean, declared with newtongp.learned() if its arrays "
+                f"are to be learned"
             )
         self.function = function
 

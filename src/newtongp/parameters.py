@@ -162,10 +162,17 @@ class Parameter(NamedTuple):
     learned: bool
     """Whether it is learned unless something else is said."""
     unit: str | None
+    declared: bool = True
+    """Whether its class declares it with `newtongp.learned`; if not, it is learned only where `Free` asks for it."""
+
+
+_UNDECLARED = Real(), False, None, False
 
 
 def hyperparameters(model: Any) -> list[Parameter]:
     """All hyperparameters of a model, a kernel, a mean or a likelihood, with their names.
+
+    Numbers in fields that are not declared with `newtongp.learned` are among them, with `declared` False.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF() + ng.kernels.Constant()), ng.likelihoods.Gaussian())
@@ -177,23 +184,25 @@ def hyperparameters(model: Any) -> list[Parameter]:
             f"model must be a Model, or a part of one such as a kernel, got {model!r}: hyperparameters of a result are "
             "those of result.model"
         )
-    return list(_walk(model, (), ""))
+    return list(_walk(model, (), "", _UNDECLARED))
 
 
-def _walk(node: Any, path: Path, name: str) -> Iterator[Parameter]:
+def _walk(node: Any, path: Path, name: str, inherited: tuple) -> Iterator[Parameter]:
     hidden = _hidden(node)
     for field in dataclasses.fields(node):
-        value = vars(node).get(field.name)
-        declared = field.metadata.get("constraint", Real())
-        if field.metadata.get("static") or value is None or declared is None or field.name in hidden:
+        value, declaration = vars(node).get(field.name), field.metadata
+        # What a field holds (a neural network, say) is declared with the field, as far as it declares nothing itself.
+        told = inherited
+        if "constraint" in declaration:
+            told = declaration["constraint"], declaration["learned"], declaration["unit"], True
+        if declaration.get("static") or value is None or told[0] is None or field.name in hidden:
             continue
-        told = declared, field.metadata.get("learned", True), field.metadata.get("unit")
         yield from _visit(value, (*path, field.name), _longer(name, field.name), told)
 
 
 def _visit(value: Any, path: Path, name: str, told: tuple) -> Iterator[Parameter]:
     if isinstance(value, eqx.Module):
-        yield from _walk(value, path, name)
+        yield from _walk(value, path, name, told)
     elif isinstance(value, (tuple, list)):
         for index, entry in enumerate(value):
             # The only part needs no number: `mean.value`, not `mean[0].value`.
@@ -311,6 +320,28 @@ def choose(model: Any, wishes: Mapping[str, Any] | None) -> list[Learned]:
                 )
         chosen.append(_learned(each, paths, wish if isinstance(wish, Free) else Free()))
     return chosen
+
+
+def left_alone(model: Any, wishes: Mapping[str, Any] | None) -> dict[str, str]:
+    """What is not learned because its class does not declare it, with a sentence on how to; not what a wish names."""
+    found = {each.name: each for each in hyperparameters(model)}
+    said = _said(found, wishes or {})
+    return {
+        name: _undeclared_words(model, each) for name, each in found.items() if not each.declared and name not in said
+    }
+
+
+def _undeclared_words(model: Any, each: Parameter) -> str:
+    path = each.path
+    while isinstance(path[-1], int):
+        path = path[:-1]
+    owner, field = type(look_up(model, path[:-1])).__name__, path[-1]
+    return (
+        f"{each.name} was left as it is, since {owner} does not declare it. To learn it, declare the field in the "
+        f"class, with the values that it may have: `{field}: Any = newtongp.learned(newtongp.Positive())`, or "
+        "Between(lower, upper), Covariance() or Real(). To keep it, say so: "
+        f'parameters={{"{each.name}": newtongp.Fixed()}}, or `{field}: Any = newtongp.learned(by_default=False)`.'
+    )
 
 
 def _said(found: dict[str, Parameter], wishes: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,9 @@ import contextlib
 import ctypes
 import datetime
 import functools
+import inspect
 import numbers
+import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -62,6 +64,24 @@ def on_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
         return to_host(function(*args, **kwargs))
 
     return wrapped
+
+
+class RoundingWarning(UserWarning):
+    """Some variances were lost to rounding: bounds on what rounding leaves of them are given in their place."""
+
+
+def warn_of_lost(lost: Any) -> None:
+    """Say of how many variances a bound was returned; nothing inside a user's own `jax.jit`."""
+    if isinstance(lost, jax.core.Tracer) or not np.any(lost):
+        return
+    message = (
+        f"{np.count_nonzero(lost)} of {np.size(lost)} predicted variances are smaller than their rounding errors, and "
+        "bounds on those errors are given in their place: the noise is very small compared with the prior variance"
+    )
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, RoundingWarning, stacklevel=level - 1)
 
 
 def give_back_memory() -> None:

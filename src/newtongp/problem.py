@@ -10,9 +10,11 @@ from jaxtyping import Array, Bool, Float
 from . import data as data_room
 from .compilation import compiled
 from .gaussian import Sites
+from .kernels.definite import check_definite
 from .likelihoods.base import Likelihood, rows_given
 from .model import Model
 from .priors.base import Prior, Workspace
+from .priors.markov import MarkovGP
 
 
 class Problem(eqx.Module):
@@ -64,6 +66,9 @@ class Setup:
     def __init__(self, model: Model, x: Any, y: Any):
         self.model = model
         self.data = data_room.read_data(x, y, model)
+        kernel = getattr(model.prior, "kernel", None)
+        if kernel is not None:
+            check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
         place = model.prior.place(self.data.x)
         self.inputs = place.inputs
         self.order = Order(place.rows, self.data.x.shape[0])

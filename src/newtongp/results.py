@@ -100,6 +100,10 @@ class ConvergenceWarning(UserWarning):
     """Inference ended with a usable answer that is not a fixed point."""
 
 
+class FitWarning(UserWarning):
+    """What `fit` has learned, or has not, deserves a second look."""
+
+
 class InferenceError(RuntimeError):
     """Inference broke down. `result` has the last good step."""
 

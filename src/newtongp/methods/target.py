@@ -177,6 +177,10 @@ class PowerDensity(Target):
     energy = "pep"
     alpha: float = eqx.field(static=True)
 
+    def __check_init__(self):
+        if not 0.0 < self.alpha <= 1.0:
+            raise ValueError(f"alpha must be greater than 0 and at most 1, got {self.alpha!r}")
+
     @property
     def power(self) -> float:
         return self.alpha
@@ -262,6 +266,10 @@ class StatisticalLinearisation(Target):
     energy = "pep"
     needs_moments = True
     slope: str = eqx.field(static=True, default="derivative")
+
+    def __check_init__(self):
+        if self.slope not in ("derivative", "regression"):
+            raise ValueError(f'slope must be "derivative" or "regression", got {self.slope!r}')
 
     def expand(self, likelihood, y, marginal, cubature):
         rule = moment_rule(likelihood, cubature)
