@@ -66,9 +66,10 @@ class Status(enum.IntEnum):
 
 _SENTENCES = {
     Status.RUNNING: "Inference has not ended yet.",
-    Status.CONVERGED: "No row's own update would still move its marginal by more than the tolerance.",
+    Status.CONVERGED: "It has come to rest: no update would still move the result by more than the tolerance.",
     Status.MAX_STEPS: (
-        "The number of steps ran out before convergence: raise max_steps, or continue with sites=result.sites."
+        "The number of steps ran out before convergence: raise max_steps, or continue with infer(..., "
+        "sites=result.sites) or, after a fit, with fit(result.model, ...)."
     ),
     Status.SINGLE_PASS: (
         "One sweep forward and one back, each row expanded around what the rows before it predict. For the fixed "
