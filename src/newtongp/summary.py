@@ -313,10 +313,14 @@ def _parameters(result: Result) -> Iterator[dict[str, Any]]:
             "treatment": "given",
             "tied_to": None,
             "prior": None,
+            "reason": None,
         }
         if isinstance(result, FitResult):
             whose = result.tied.get(each.name, each.name)
             entry["treatment"] = "learned" if whose in result.learned else "fixed"
+            partner = getattr(result, "redundant", {}).get(each.name)
+            if partner is not None:
+                entry["reason"] = f"only its product with {partner} is determined"
             if whose != each.name:
                 entry["treatment"], entry["tied_to"] = "tied", whose
             error = result.standard_errors.get(whose)
@@ -373,6 +377,7 @@ def _cells(entry: dict[str, Any]) -> list[str]:
     if entry["determined"] is not None:
         error = shown(entry["standard_error"], "not determined")
     how = f"tied to {entry['tied_to']}" if entry["treatment"] == "tied" else entry["treatment"]
+    how += f", {entry['reason']}" if entry["reason"] else ""
     if entry["prior"] and entry["treatment"] != "tied":
         # The ranges of weak priors are in `as_dict()`: two long numbers a line would push the values off the page.
         how += ", weak prior" if entry["prior"].startswith(_WEAK) else f", {entry['prior']}"

@@ -36,7 +36,7 @@ from ..results import Status
 from ..starts import swept
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
-from .errors import curvature, standard_errors
+from .errors import Spread, curvature, standard_errors
 from .space import Space, report_failure
 
 _INNER_TOLERANCE = 1e-7
@@ -293,9 +293,9 @@ def fit(
     (a MAP estimate). The search starts from the model's own values or from guesses made of the data, whichever have the
     lower energy, and again from `restarts` random places, which `key` decides.
 
-    With `weak_priors`, parameters that the data may leave undecided do not run away: see
-    `newtongp.parameters.Plausible`. `checkpoint` is a file to write what was found so far to, and to resume from. The
-    result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
+    With `weak_priors`, parameters that the data leave undecided do not run away: see `newtongp.parameters.Plausible`.
+    They do not move what the data determine. `checkpoint` is a file to write what was found so far to, and to resume
+    from. The result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
 
     With `batch_size`, a `SparseGP` learns from so many rows at a time, by Adam with `learning_rate` in the logarithms
     of positive parameters. x and y may then be all that `infer` takes in batches, `key` decides the order of rows, and
@@ -353,13 +353,64 @@ def fit(
         try:
             for start in _starts(evaluator, int(restarts), key):
                 searches.append(_search(evaluator, start, int(max_steps), tol, trace))
-            if standard_errors and searches:
+            if searches:
+                lowest, bend = _without_pull(evaluator, min(searches, key=_total), int(max_steps), tol, trace)
+                searches.append(lowest)
+            if not standard_errors:
+                bend = None
+            elif bend is None and searches:
                 bend = curvature(evaluator, min(searches, key=_total).free, space.units)
         except KeyboardInterrupt:
             interrupted = True
     if keeper is not None and len(evaluator.record) >= len(evaluator.replay):
         keeper.write(evaluator.record, evaluator.sites, now=True)
     return _finish(evaluator, searches, trace, interrupted, bend, started, throw)
+
+
+_KNOWN = 2.0
+"""A standard error, of a logarithm, with which the data determine a value."""
+_STEEP = 0.5
+"""A slope against which the data may determine it elsewhere."""
+
+
+def _without_pull(
+    evaluator: _Evaluator, lowest: _Search, max_steps: int, tol: float, trace: list[float]
+) -> tuple[_Search, np.ndarray | None]:
+    """The optimum without those weak priors that pull at what the data determine, and the curvature there if known.
+
+    A weak prior is for what the data leave open. Where it acts, the search goes on without it. What ends in an optimum
+    with a curvature of its own is determined, and stays there; for the rest the weak prior is back.
+    """
+    bend = None
+    for _ in range(_ROUNDS):
+        space = evaluator.space
+        _, pull = space.pull(lowest.free)
+        held = pull != 0.0
+        if lowest.status is not Status.CONVERGED or not np.any(held):
+            break
+        if bend is None:
+            bend = curvature(evaluator, lowest.free, space.units)
+        if bend is None:
+            break
+        released = held & (_is_known(evaluator, lowest.free, bend) | (np.abs(pull) > _STEEP))
+        if np.any(released):
+            evaluator.space = space.release(released)
+            found = _search(evaluator, lowest.free, max_steps, tol, trace)
+            beyond = curvature(evaluator, found.free, space.units) if found.status is Status.CONVERGED else None
+            if beyond is not None and np.all(_is_known(evaluator, found.free, beyond)[released]):
+                lowest, bend = found, beyond
+                evaluator.best = found.total, found.free, evaluator.sites
+                continue
+            evaluator.space = space
+        evaluator.space.undetermined = space.names_of(held)
+        break
+    return lowest, bend
+
+
+def _is_known(evaluator: _Evaluator, free: np.ndarray, bend: np.ndarray) -> np.ndarray:
+    """Which free numbers the data, and what a user knows of them, determine without weak priors."""
+    weak = curvature(evaluator.space.pull, free, evaluator.space.units)
+    return Spread.of(bend - weak).errors < _KNOWN if weak is not None else np.zeros(free.shape, dtype=bool)
 
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
@@ -429,9 +480,11 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
     model = with_values(space.slots, setup.model, space.values_at(free))
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, _INNER_TOLERANCE)
     result = run.result(evaluator.report_at(free, sites))
-    errors = standard_errors(space, free, bend)
+    spread = None if bend is None or not np.all(np.isfinite(bend)) else Spread.of(bend)
+    errors = standard_errors(space, free, spread)
     space.note_without_influence([(entry.energy, entry.gradient) for entry in evaluator.record])
     found = space.finish(free, result, status, trace, len(evaluator.record), started, errors)
+    found.spread = None if spread is None else spread.matrix
     report_failure(found, throw, stacklevel=4)
     return found
 
