@@ -238,11 +238,11 @@ def _probabilities(p: Any) -> np.ndarray:
     try:
         probabilities = as_real(p)
     except NotRealError:
-        raise ValueError(f"p must be a number or a vector of numbers between 0 and 1, got {p!r}") from None
+        raise ValueError(f"p must hold numbers between 0 and 1, got {p!r}: write 0.95 for 95 %") from None
     if probabilities.ndim > 1 or probabilities.size == 0:
         raise ValueError(f"p must be a number or a vector, got shape {probabilities.shape}")
     if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
-        raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}")
+        raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}: write 0.95 for 95 %")
     return probabilities
 
 

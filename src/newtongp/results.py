@@ -72,9 +72,10 @@ class Status(enum.IntEnum):
 
 _SENTENCES = {
     Status.RUNNING: "Inference has not ended yet.",
-    Status.CONVERGED: "No row's own update would still move its marginal by more than the tolerance.",
+    Status.CONVERGED: "It has come to rest: no update would still move the result by more than the tolerance.",
     Status.MAX_STEPS: (
-        "The number of steps ran out before convergence: raise max_steps, or continue with sites=result.sites."
+        "The number of steps ran out before convergence: raise max_steps, or continue with infer(..., "
+        "sites=result.sites) or, after a fit, with fit(result.model, ...)."
     ),
     Status.SINGLE_PASS: (
         "One sweep forward and one back, each row expanded around what the rows before it predict. For the fixed "
@@ -257,15 +258,16 @@ class Result:
 
         return checking.calibration(self, x_new, y_new, key, **row_parameters)
 
-    def summary(self, checks: bool = True) -> "Summary":
+    def summary(self, checks: bool = True, names: Any = None) -> "Summary":
         """On one page: how it ended, all hyperparameters, and warnings of what deserves a second look.
 
         `checks=False` leaves out those that take some computing: whether the integrals are exact enough, which rows
-        stand out, what a safeguard or rounding has changed.
+        stand out, what a safeguard or rounding has changed. For a `LinearModel` the coefficients are part of it, by the
+        `names` of the columns of x where they are given.
         """
         from . import summary
 
-        return summary.summarise(self, checks)
+        return summary.summarise(self, checks, names)
 
     def plot(
         self,

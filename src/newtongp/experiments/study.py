@@ -115,7 +115,7 @@ def choose_splits(case: Case, folds: Sequence[int] | None) -> tuple[int, ...]:
     count = len(case.splits)
     wrong = [fold for fold in folds or () if not 1 <= fold <= count]
     if wrong:
-        raise ValueError(f"folds must lie between 1 and {count}, got {wrong[0]}")
+        raise ValueError(f"folds must lie between 1 and {count}, got {wrong[0]}: leave them out for all")
     return tuple(sorted({fold - 1 for fold in folds})) if folds else tuple(range(count))
 
 
@@ -142,7 +142,7 @@ def conduct(
     entries, chosen = choose_entries(name, methods), choose_splits(case, folds)
     count = case.iterations if iterations is None else iterations
     if count < 1:
-        raise ValueError(f"iterations must be at least 1, got {count}")
+        raise ValueError(f"iterations must be at least 1, got {count}: give a whole number, such as 100")
     if resume and keep is None:
         raise ValueError("resume=True needs the folder in which an earlier run has kept its methods: give keep")
     defaults = beyond.defaults_for(name) if with_defaults else ()

@@ -322,9 +322,7 @@ def fit(
     """
     whole(max_steps, "max_steps", 0, such_as=100)
     whole(restarts, "restarts", 0)
-    whole(inference_steps, "inference_steps", such_as=200)
-    if inference_steps > MOST_STEPS:
-        raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
+    whole(inference_steps, "inference_steps", 1, MOST_STEPS, such_as=200)
     tol = tolerance(tol, strict=True)
     key = as_key(key)
     flags = {"weak_priors": weak_priors, "standard_errors": standard_errors, "progress": progress, "throw": throw}

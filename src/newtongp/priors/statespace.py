@@ -336,7 +336,7 @@ def _array(value: Any, name: str) -> Any:
     except NotRealError as error:
         raise ValueError(f"{name} must hold real numbers, got {error.entry!r}") from None
     if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} must be finite, got {value!r}")
+        raise ValueError(f"{name} must be finite, got {value!r}: replace what is not by numbers")
     return array
 
 
