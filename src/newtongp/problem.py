@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from . import data as data_room
+from . import memory
 from .compilation import compiled
 from .gaussian import Sites
 from .likelihoods.base import Likelihood, rows_given
@@ -64,6 +65,7 @@ class Setup:
     def __init__(self, model: Model, x: Any, y: Any):
         self.model = model
         self.data = data_room.read_data(x, y, model)
+        self.memory = memory.require_rows(model.prior, self.data.x)
         place = model.prior.place(self.data.x)
         self.inputs = place.inputs
         self.order = Order(place.rows, self.data.x.shape[0])
@@ -74,7 +76,7 @@ class Setup:
     def with_model(self, model: Model) -> "Setup":
         """The same data with other hyperparameters."""
         other = object.__new__(Setup)
-        other.model, other.data, other.order = model, self.data, self.order
+        other.model, other.data, other.order, other.memory = model, self.data, self.order, self.memory
         other.inputs = model.prior.inputs_with(self.inputs)
         likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
         workspace = _prepare(model.prior, other.inputs)

@@ -51,7 +51,7 @@ def filter_sweep(model: Model, x: Any, y: Any, method: Method | None = None) -> 
     sites = setup.order.rows(to_host(_sweep(setup.problem, setup.problem.workspace, method)))
     # From here on as in `infer`, with the prior as it was given.
     run = Run(Setup(model, x, y), method, step, sites, 0.0)
-    result = run.result(run.finish(1, 0))
+    result = run.result(run.finish(0))
     result.status = Status.SINGLE_PASS
     return result
 

@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import scipy.optimize
 
+from .. import memory
 from ..choices import check_choices
 from ..data import read_inputs
 from ..fitted import FitResult
@@ -36,6 +37,8 @@ from .errors import curvature, standard_errors
 from .space import Space, report_failure
 
 _INNER_TOLERANCE = 1e-7
+_GRADIENTS = 4.0
+"""How many times the memory of inference its gradient takes."""
 
 
 class _Enough(Exception):
@@ -217,6 +220,7 @@ def fit(
     throw: bool = True,
     batch_size: int | None = None,
     learning_rate: float = 0.05,
+    check_memory: bool = True,
 ) -> FitResult:
     """Learn the hyperparameters of the model from data, and infer the posterior with them.
 
@@ -228,7 +232,9 @@ def fit(
     lower energy, and again from `restarts` random places, which `key` decides.
 
     With `weak_priors`, parameters that the data may leave undecided do not run away: see
-    `newtongp.parameters.Plausible`. `checkpoint` is a file to write what was found so far to, and to resume from. The
+    `newtongp.parameters.Plausible`. What would not fit in memory raises MemoryError before it starts, unless
+    `check_memory=False`. Ctrl-C ends the search after the evaluation that is under way, with what was found until then
+    (`Status.INTERRUPTED`). `checkpoint` is a file to write what was found so far to, and to resume from. The
     result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
 
     With `batch_size`, a `SparseGP` learns from so many rows at a time, by Adam with `learning_rate` in the logarithms
@@ -271,7 +277,9 @@ def fit(
             throw=throw,
         )
     method, step = check_choices(model, method, step)
-    setup = _set_up(model, x, y)
+    with memory.checked(check_memory):
+        setup = _set_up(model, x, y)
+        memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
     space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
     keeper = None
     if checkpoint is not None:
@@ -300,8 +308,9 @@ def _check_counts(**counts: tuple[Any, int]) -> None:
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
     """The model at its data, with one lengthscale a column where it leaves that open, and inducing inputs chosen."""
-    columns = read_inputs(x, model).shape[1]
-    model = Model(for_columns(model.prior, columns), model.likelihood)
+    inputs = read_inputs(x, model)
+    memory.require_rows(model.prior, inputs, times=_GRADIENTS)
+    model = Model(for_columns(model.prior, inputs.shape[1]), model.likelihood)
     setup = Setup(model, x, y)
     if isinstance(model.prior, SparseGP) and model.prior.inducing is None:
         # They stay where they are while the kernel changes: energies are then those of one and the same model.

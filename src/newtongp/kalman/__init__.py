@@ -5,7 +5,18 @@ filter and the smoother, `chunks` runs them on many pieces of the chain at once,
 information filter and what needs it, and `loops` makes XLA compile a loop as one kernel.
 """
 
-from .chain import Chain, block_diagonal, choose_pieces, cut, from_time, make_chain, observation_rows, time_of, to_time
+from .chain import (
+    Chain,
+    block_diagonal,
+    choose_pieces,
+    cut,
+    from_time,
+    make_chain,
+    observation_rows,
+    positions,
+    time_of,
+    to_time,
+)
 from .loops import plain_loops
 from .normaliser import log_normaliser
 from .paths import draw_paths, forward, joint_covariance
@@ -31,6 +42,7 @@ __all__ = [
     "marginals_and_states",
     "observation_rows",
     "plain_loops",
+    "positions",
     "predict_step",
     "predicted",
     "scalar_sites",
