@@ -15,6 +15,7 @@ import jax
 import numpy as np
 import scipy.optimize
 
+from .. import memory
 from ..arguments import as_key, file_name, flag, tolerance, whole
 from ..choices import check_choices, starts_from_sweep
 from ..data import read_inputs
@@ -40,6 +41,8 @@ from .errors import Spread, curvature, standard_errors
 from .space import Space, report_failure
 
 _INNER_TOLERANCE = 1e-7
+_GRADIENTS = 4.0
+"""How many times the memory of inference its gradient takes."""
 
 
 class _Entry(NamedTuple):
@@ -294,6 +297,7 @@ def fit(
     throw: bool = True,
     batch_size: int | None = None,
     learning_rate: float = 0.05,
+    check_memory: bool = True,
 ) -> FitResult:
     """Learn the hyperparameters of the model from data, and infer the posterior with them.
 
@@ -305,8 +309,10 @@ def fit(
     lower energy, and again from `restarts` random places, which `key` decides.
 
     With `weak_priors`, parameters that the data leave undecided do not run away: see `newtongp.parameters.Plausible`.
-    They do not move what the data determine. `checkpoint` is a file to write what was found so far to, and to resume
-    from. The result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
+    They do not move what the data determine. What would not fit in memory raises MemoryError before it starts, unless
+    `check_memory=False`. Ctrl-C ends the search after the evaluation that is under way, with what was found until then
+    (`Status.INTERRUPTED`). `checkpoint` is a file to write what was found so far to, and to resume from. The
+    result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
 
     With `batch_size`, a `SparseGP` learns from so many rows at a time, by Adam with `learning_rate` in the logarithms
     of positive parameters. x and y may then be all that `infer` takes in batches, `key` decides the order of rows, and
@@ -352,7 +358,9 @@ def fit(
             throw=throw,
         )
     method, step = check_choices(model, method, step)
-    setup = _set_up(model, x, y)
+    with memory.checked(check_memory):
+        setup = _set_up(model, x, y)
+        memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
     space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
     keeper = None
     if checkpoint is not None:
@@ -426,8 +434,9 @@ def _is_known(evaluator: _Evaluator, free: np.ndarray, bend: np.ndarray) -> np.n
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
     """The model at its data, with one lengthscale a column where it leaves that open, and inducing inputs chosen."""
-    columns = read_inputs(x, model).shape[1]
-    model = Model(for_columns(model.prior, columns), model.likelihood)
+    inputs = read_inputs(x, model)
+    memory.require_rows(model.prior, inputs, times=_GRADIENTS)
+    model = Model(for_columns(model.prior, inputs.shape[1]), model.likelihood)
     setup = Setup(model, x, y)
     if isinstance(model.prior, SparseGP) and model.prior.inducing is None:
         # They stay where they are while the kernel changes: energies are then those of one and the same model.
