@@ -77,6 +77,8 @@ def _warn_of_parameters(result: Result) -> Iterator[Warned]:
     bounds = result.at_bound if isinstance(result, FitResult) else []
     priors = result.priors if isinstance(result, FitResult) else {}
     tied = result.tied if isinstance(result, FitResult) else {}
+    for about, text in getattr(result, "notes", {}).items():
+        yield Warned(about, text)
     for each in hyperparameters(result.model):
         if each.name in tied:
             continue

@@ -15,7 +15,7 @@ class FitResult(Result):
     values of what was learned by name, `standard_errors` approximate ones from the curvature of the energy (infinite
     for what the data do not determine), and `fit_history` the lowest energy after each iteration of the search (with
     `penalty`, minus the log prior density of the values, in it). `tied` says which parameters share the value of
-    another, and `summary()` shows all of it.
+    another, `notes` what was not learned and why, by name, and `summary()` shows all of it.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian())
@@ -38,6 +38,8 @@ class FitResult(Result):
         evaluations: int,
         seconds: float,
         tied: dict[str, str] | None = None,
+        notes: dict[str, str] | None = None,
+        undetermined: list[str] | None = None,
     ):
         self.__dict__.update(result.__dict__)
         self.inference_status = result.status
@@ -51,6 +53,8 @@ class FitResult(Result):
         self.evaluations = evaluations
         self.seconds = seconds
         self.tied = {} if tied is None else tied
+        self.notes = {} if notes is None else notes
+        self.undetermined = [] if undetermined is None else undetermined
 
     def __repr__(self) -> str:
         return (

@@ -6,7 +6,7 @@ The loop itself is in `loop.py`.
 import functools
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -15,7 +15,8 @@ from jaxtyping import Array, Float
 
 from . import data as data_room
 from . import memory
-from .choices import check_choices, local_rule
+from .arguments import as_key, flag, tolerance, whole
+from .choices import check_choices, local_rule, starts_from_sweep
 from .compilation import compiled
 from .gaussian import Sites
 from .linalg import smallest_eigenvalue
@@ -23,10 +24,11 @@ from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_lo
 from .methods.presets import FirstOrderVI
 from .methods.rule import Method
 from .model import Model
-from .precision import give_back_memory, in_double, parameter, to_host
+from .precision import give_back_memory, in_double, to_host
 from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
+from .starts import swept
 from .steps import Step
 
 _MANY = 2**18
@@ -94,22 +96,21 @@ class Run:
     def __init__(self, setup: Setup, method, step, sites, tol):
         self.method, self.step = method, step
         self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
-        self.tol = float(parameter(tol, "tol", lower=0.0, strict=False))
+        self.tol = tolerance(tol)
         rows, latents = setup.data.x.shape[0], self.model.prior.num_latents
-        cubature = method.cubature
-        memory.require_nodes(cubature, rows, latents)
-        nodes = 1 if cubature is None else len(cubature.rule(latents)[1])
+        memory.require_nodes(method.cubature, rows, latents)
+        nodes = 1 if method.cubature is None else len(method.cubature.rule(latents)[1])
         self.takes_long = max(setup.memory, rows * nodes) > _SMALL
         self.given = None
         if sites is not None:
             self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
             self._check_start(self.given, self.data.observed)
 
-    def _starts(self) -> Iterator[Sites]:
+    def _starts(self, energy: Callable[[Sites], float]) -> Iterator[Sites]:
         """Sites to start from, the next ones for the case that nothing is finite at those before.
 
         A wide prior can put so much mass where the likelihood overflows that nothing is finite there. Then start from
-        sites that hold f near the prior mean, as loosely as is possible.
+        sites that hold f near the prior mean, as loosely as is possible. `energy` is that of inference at some sites.
         """
         if self.given is not None:
             yield self.order.sites(self.given)
@@ -117,7 +118,12 @@ class Run:
         latents = self.model.prior.num_latents
         initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
         positions = self.problem.observed.shape[0]
-        yield Sites.constant(positions, latents, initial)
+        at_prior = Sites.constant(positions, latents, initial)
+        if starts_from_sweep(self.method, self.problem.likelihood):
+            sites = to_host(swept(self.problem, self.data.x))
+            if energy(sites) < energy(at_prior):
+                yield sites
+        yield at_prior
         mean = np.asarray(self.problem.workspace.mean)
         for precision in START_PRECISIONS:
             if precision > initial:
@@ -131,10 +137,6 @@ class Run:
                 "sites must have positive definite precisions for this method: start from "
                 f"Sites.constant({sites.linear.shape[0]}, {sites.linear.shape[1]}, 0.01)"
             )
-
-    def begin(self, until: int = 1) -> tuple[Loop, "_Track"]:
-        """The loop after its first step, where it can be seen whether a start leads anywhere; before it for 0."""
-        return self._first_sound(functools.partial(self._follow, until=until))
 
     def advance(self, loop: Loop, until: int, track: "_Track") -> Loop:
         """Go on until `until` steps have been accepted, or inference has ended."""
@@ -158,25 +160,36 @@ class Run:
         return report_of(self.problem, loop, track.history())
 
     def _follow(self, sites: Sites, until: int) -> tuple[Loop, "_Track"]:
+        """From these sites, so many steps."""
         track = _Track(1 if self.takes_long else _FIRST_TRIALS)
         start = start_loop(self.problem, self.method, self.step, sites, _CAPACITY)
         return self.advance(start, until, track), track
 
-    def _first_sound(self, attempt: Any) -> Any:
-        """What the first start leads to that leads anywhere."""
+    def begin(self, until: int) -> tuple[Loop, "_Track"]:
+        """The loop after so many steps, from the first start that leads anywhere: after one step that can be seen."""
+
+        def energy(sites: Sites) -> float:
+            start, _ = self._follow(sites, 0)
+            return float(start.point.energy) if int(start.steps) >= 0 else np.inf
+
         reached, track = None, None
-        for sites in self._starts():
-            reached, track = attempt(sites)
+        for sites in self._starts(energy):
+            reached, track = self._follow(sites, until)
             # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
             nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(reached.point.largest) > 1e-3)
             if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):
                 break
+        if reached is not None and int(reached.steps) <= 0 and Status(int(reached.status)).failed:
+            from .diagnosis import check_prior
+
+            check_prior(self.model.prior, self.data.x, self.problem.workspace)
         if self.given is not None and reached is not None and int(reached.steps) < 0:
             rows, latents = self.given.linear.shape
             raise ValueError(
                 f"sites cannot be started from ({Status(int(reached.status)).name.lower()}): start from "
                 f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
             )
+        assert reached is not None and track is not None
         return reached, track
 
     def result(self, report: Report) -> Result:
@@ -240,8 +253,9 @@ def infer(
     >>> result.status.name, result.posterior.marginals.mean.shape
     ('CONVERGED', (4, 1))
     """
-    if not isinstance(max_steps, (int, np.integer)) or isinstance(max_steps, bool) or max_steps < 0:
-        raise ValueError(f"max_steps must be an integer of at least 0, got {max_steps!r}")
+    whole(max_steps, "max_steps", 0, such_as=100)
+    throw, progress = flag(throw, "throw"), flag(progress, "progress")
+    key = None if key is None else as_key(key)
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         result = _in_batches(model, x, y, method, step, int(max_steps), tol, sites, progress, batch_size, key)
     else:
@@ -261,7 +275,12 @@ def _in_batches(model, x, y, method, step, max_steps, tol, sites, progress, batc
         raise ValueError("inference in batches starts without sites: leave sites out")
     from .minibatch import BatchRun
 
-    return BatchRun(model, x, y, method, step, batch_size, key, tol).run(max_steps, progress)
+    result = BatchRun(model, x, y, method, step, batch_size, key, tol).run(max_steps, progress)
+    if result.status.failed and result.data is not None:
+        from .diagnosis import check_prior
+
+        check_prior(model.prior, result.data.x)
+    return result
 
 
 def _warn(status: Status, residual: float, stacklevel: int) -> None:

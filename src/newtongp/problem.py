@@ -11,9 +11,11 @@ from . import data as data_room
 from . import memory
 from .compilation import compiled
 from .gaussian import Sites
+from .kernels.definite import check_definite
 from .likelihoods.base import Likelihood, rows_given
 from .model import Model
 from .priors.base import Prior, Workspace
+from .priors.markov import MarkovGP
 
 
 class Problem(eqx.Module):
@@ -66,6 +68,9 @@ class Setup:
         self.model = model
         self.data = data_room.read_data(x, y, model)
         self.memory = memory.require_rows(model.prior, self.data.x)
+        kernel = getattr(model.prior, "kernel", None)
+        if kernel is not None:
+            check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
         place = model.prior.place(self.data.x)
         self.inputs = place.inputs
         self.order = Order(place.rows, self.data.x.shape[0])

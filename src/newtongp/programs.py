@@ -374,10 +374,17 @@ def _make(file: Path, jitted: Any, args: Sequence[Any], always: bool) -> _Progra
     executable = compiled.runtime_executable()
     if compiled._params.const_args or len(wanted) != len(executable.get_parameter_layouts()):
         raise _NotKept("it wants more than its arguments")
-    header, code = json.dumps([wanted, answer]).encode(), executable.serialize()
+    header, code = json.dumps([wanted, answer]).encode(), _serialised(executable)
     if len(code) < _setting("persistent_cache_min_entry_size_bytes"):
         raise _NotKept("too small to be worth it")
     return _Program(b"\n".join([_checksum(header, code).encode(), header, code]), file)
+
+
+def _serialised(executable: Any) -> bytes:
+    """The code of a program; jaxlib 0.8 asks the client for it, later ones the program itself."""
+    if hasattr(executable, "serialize"):
+        return executable.serialize()
+    return executable.client.serialize_executable(executable)
 
 
 def _write(file: Path, content: bytes) -> None:

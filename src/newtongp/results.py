@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 class Status(enum.IntEnum):
-    """How inference ended. Every ending has a name and a sentence.
+    """How inference ended. Every ending has a name and a sentence; printed, it shows both.
 
+    >>> print(Status.SINGLE_PASS)
+    SINGLE_PASS: One sweep forward and one back, ...
     >>> Status.CONVERGED.ok
     True
     >>> "step" in Status.MAX_STEPS.sentence
@@ -39,6 +41,12 @@ class Status(enum.IntEnum):
     NON_FINITE = 6
     SINGLE_PASS = 7
     INTERRUPTED = 8
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.sentence}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
     @property
     def ok(self) -> bool:
@@ -58,7 +66,7 @@ class Status(enum.IntEnum):
 
 _SENTENCES = {
     Status.RUNNING: "Inference has not ended yet.",
-    Status.CONVERGED: "Converged: no row's own update would still move its marginal by more than the tolerance.",
+    Status.CONVERGED: "No row's own update would still move its marginal by more than the tolerance.",
     Status.MAX_STEPS: (
         "The number of steps ran out before convergence: raise max_steps, or continue with sites=result.sites."
     ),
@@ -67,7 +75,7 @@ _SENTENCES = {
         "point, try infer(..., sites=result.sites)."
     ),
     Status.INTERRUPTED: (
-        "Interrupted: this is the best that had been found until then. To go on, try fit with result.model."
+        "It was interrupted, and the best that had been found until then is kept. To go on, try fit with result.model."
     ),
     Status.STEP_TOO_SMALL: (
         "No step, however short, was acceptable. With a small residual the answer is as good as rounding and "
@@ -90,6 +98,10 @@ _SENTENCES = {
 
 class ConvergenceWarning(UserWarning):
     """Inference ended with a usable answer that is not a fixed point."""
+
+
+class FitWarning(UserWarning):
+    """What `fit` has learned, or has not, deserves a second look."""
 
 
 class InferenceError(RuntimeError):
@@ -254,6 +266,7 @@ class Result:
         """
         from . import report
 
+        folder = report.folder_name(folder)  # asked before anything is drawn
         section = report.section_of(self, title)
         return report.write_report(folder, [section], section.title)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .arguments import flag
 from .choices import local_rule
 from .concerns import Warned, find_concerns
 from .data import Data
@@ -104,7 +105,7 @@ class Summary:
 
 def summarise(result: Result, checks: bool = True) -> Summary:
     """The summary of a result. `checks=False` leaves out the warnings that take some computing."""
-    warned, not_checked = find_concerns(result, checks)
+    warned, not_checked = find_concerns(result, flag(checks, "checks"))
     return Summary(_facts(result), list(_parameters(result)), warned, not_checked)
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments import flag
 from ..data import Data
 from ..results import Result
 from ..times import Clock, same_times
@@ -99,7 +100,7 @@ def compare(
     ['negative binomial', 'Poisson']
     """
     named = _read_results(results)
-    _check_same_data(named, check_x)
+    _check_same_data(named, flag(check_x, "check_x"))
     source = _LEAVE_ONE_OUT if isinstance(next(iter(named.values())), Result) else "cross-validation"
     densities = {
         name: each.leave_one_out() if isinstance(each, Result) else each.log_density for name, each in named.items()

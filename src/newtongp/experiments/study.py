@@ -20,11 +20,9 @@ from .runner import Run, Scores
 
 
 def published_curves(case: str) -> dict[str, Any]:
-    """The curves of the paper's figures, by method; there are some for the motorcycle data alone."""
-    if case != "motorcycle":
-        return {}
-    text = resources.files(__name__.rpartition(".")[0]).joinpath("motorcycle_curves.json").read_text(encoding="utf-8")
-    return json.loads(text)["motorcycle"]
+    """The curves of the paper's figures, by method."""
+    text = resources.files(__name__.rpartition(".")[0]).joinpath("published_curves.json").read_text(encoding="utf-8")
+    return json.loads(text)[case]
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,8 @@ class Agreement:
 
     loss: float
     nlpd: float
+    rmse: float | None
+    """None where the study has no truth to compare with."""
     until: int
     """The last iteration that was compared."""
 
@@ -69,9 +69,9 @@ class Study:
         """How far the mean curves are from the published ones; None where there is nothing to compare."""
         entry = outcome.entry
         curve = published_curves(self.case.name).get(entry.curve or entry.name)
-        if curve is None or entry.until == 0 or len(self.chosen) != len(self.case.splits):
+        last = entry.last_compared(self.case)
+        if curve is None or last == 0 or len(self.chosen) != len(self.case.splits):
             return None
-        last = entry.until or self.case.iterations
         ours = {int(k): at for at, k in enumerate(outcome.iteration)}
         shared = [(ours[k], at) for at, k in enumerate(curve["iteration"]) if k in ours and k <= last]
         mine, theirs = (np.array(column) for column in zip(*shared, strict=True))
@@ -81,7 +81,10 @@ class Study:
 
         mean = outcome.mean
         return Agreement(
-            largest(mean.loss, "training_loss"), largest(mean.nlpd, "test_nlpd"), curve["iteration"][theirs[-1]]
+            largest(mean.loss, "training_loss"),
+            largest(mean.nlpd, "test_nlpd"),
+            largest(mean.rmse, "truth_rmse") if "truth_rmse" in curve else None,
+            curve["iteration"][theirs[-1]],
         )
 
 

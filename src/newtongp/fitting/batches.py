@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments import as_key
 from ..choices import check_choices
 from ..data import Data
 from ..devices import everywhere, mesh_of_rows, whole_share
@@ -38,7 +39,6 @@ from ..minibatch.run import WHOLE_PASS, RowProgress, check_batches, explained
 from ..model import Model
 from ..parameters import choose, with_values
 from ..precision import parameter, to_host
-from ..predict import as_key
 from ..priors.by_name import for_columns
 from ..priors.inducing import MOST_ROWS, Sample
 from ..priors.sparse import SparseGP

@@ -16,21 +16,25 @@ import numpy as np
 import scipy.optimize
 
 from .. import memory
-from ..choices import check_choices
+from ..arguments import as_key, file_name, flag, tolerance, whole
+from ..choices import check_choices, starts_from_sweep
 from ..data import read_inputs
+from ..diagnosis import check_prior
 from ..fitted import FitResult
 from ..gaussian import Sites
 from ..guesses import guess, scales_of
 from ..infer import START_PRECISIONS, Run
+from ..kernels.definite import find_indefinite, is_own
 from ..loop import MOST_STEPS
 from ..model import Model
 from ..parameters import choose, with_values
-from ..precision import in_double, parameter, to_host
-from ..predict import as_key
+from ..precision import in_double, to_host
 from ..priors.by_name import for_columns
+from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
+from ..starts import swept
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
 from .errors import curvature, standard_errors
@@ -39,10 +43,6 @@ from .space import Space, report_failure
 _INNER_TOLERANCE = 1e-7
 _GRADIENTS = 4.0
 """How many times the memory of inference its gradient takes."""
-
-
-class _Enough(Exception):
-    """The search is over for a reason of its own."""
 
 
 class _Entry(NamedTuple):
@@ -68,10 +68,14 @@ class _Evaluator:
         positions = setup.problem.observed.shape[0]
         initial = getattr(method, "initial_precision", 0.01)
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
+        if starts_from_sweep(method, setup.problem.likelihood):
+            self.sites = to_host(swept(setup.problem, setup.data.x))
         self.precisions = (np.nan, initial, *(precision for precision in START_PRECISIONS if precision > initial))
         self.best: tuple[float, np.ndarray, Any] | None = None
         self.last: Any = None
         """The report of the last evaluation."""
+        self.undefined = np.zeros(space.size, dtype=bool)
+        """Which free numbers had no finite slope somewhere, although there was an energy."""
         if keeper is not None:
             self.replay, sites = keeper.read()
             self.sites = self.sites if sites is None else sites
@@ -85,6 +89,14 @@ class _Evaluator:
             self.best = total, entry.free, self.sites
         self.tell(len(self.record), total if self.best is None else self.best[0])
         return total, entry.gradient + slope
+
+    def at(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+        """The same, from the record where it has just that point."""
+        for entry in reversed(self.record):
+            if np.array_equal(entry.free, free):
+                penalty, slope = self.space.penalty(free)
+                return entry.energy + penalty, entry.gradient + slope
+        return self(free)
 
     def _next(self, free: np.ndarray) -> _Entry:
         number = len(self.record)
@@ -111,6 +123,8 @@ class _Evaluator:
 
     @in_double
     def _evaluate(self, free: np.ndarray) -> _Entry:
+        if not self._is_definite(free):
+            return _Entry(free, np.inf, np.zeros_like(free), Status.IMPROPER_POSTERIOR.value, 0)
         found = None
         # From the last sites, and where that fails from none, or from such as hold f near the prior mean.
         for precision in self.precisions:
@@ -132,8 +146,18 @@ class _Evaluator:
         self.last = found.report
         status, steps = int(found.report.status), int(found.report.steps)
         if not found.usable:
+            self.undefined |= ~np.isfinite(np.asarray(found.gradient)) & np.isfinite(float(found.report.energy))
             return _Entry(free, np.inf, np.zeros_like(free), status, steps)
         return _Entry(free, float(found.report.energy), np.asarray(found.gradient), status, steps)
+
+    def _is_definite(self, free: np.ndarray) -> bool:
+        """Whether the kernel is one with these hyperparameters; only those that a user has written need not be."""
+        setup = self.setup
+        kernel = getattr(setup.model.prior, "kernel", None)
+        if kernel is None or not is_own(kernel):
+            return True
+        prior = with_values(self.space.slots, setup.model, self.space.values_at(free)).prior
+        return find_indefinite(prior.kernel, setup.data.x, isinstance(prior, MarkovGP)) is None
 
 
 class _Search(NamedTuple):
@@ -146,57 +170,99 @@ class _Search(NamedTuple):
 
 
 def _search(evaluator: _Evaluator, start: np.ndarray, max_steps: int, tol: float, trace: list[float]) -> _Search:
-    """L-BFGS-B from one start."""
-    lowest: list[Any] = [np.inf, start]
+    """L-BFGS-B from one start, and again from where it stops as long as that is no optimum and it gets lower."""
     if max_steps == 0:
-        return _Search(evaluator(start)[0], start, Status.MAX_STEPS, 0)
-    units = evaluator.space.units
-
-    def bounded(scaled: np.ndarray) -> tuple[float, np.ndarray]:
-        free = scaled * units
-        total, slope = evaluator(free)
-        if np.isfinite(total):
-            if total < lowest[0]:
-                lowest[:] = [total, free]
-            return total, slope * units
-        if not np.isfinite(lowest[0]):
-            raise _Enough
-        # A wall: uphill from the best point, so that the line search turns back.
-        away = scaled - lowest[1] / units
-        height = 1e3 * (1.0 + abs(lowest[0]))
-        return lowest[0] + height, height * away / max(float(away @ away), 1e-12)
-
-    def note(_: Any) -> None:
-        trace.append(lowest[0])
-
-    bounds = [(low / unit, high / unit) for (low, high), unit in zip(evaluator.space.bounds(start), units, strict=True)]
-    try:
-        found = scipy.optimize.minimize(
-            bounded,
-            start / units,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=bounds,
-            callback=note,
-            options={"maxiter": max_steps, "maxfun": 20 * max_steps + 20, "ftol": 1e-12, "gtol": tol, "maxls": 30},
-        )
-    except _Enough:
-        return _Search(np.inf, start, Status.NON_FINITE, 0)
-    if found.status == 0:
-        status = Status.CONVERGED
-    elif found.status == 1:
-        status = Status.MAX_STEPS
-    else:
-        # The line search found nothing lower: at the bottom that is rounding, elsewhere it is not.
-        status = Status.CONVERGED if _slope_left(found, bounds) < 1e2 * tol else Status.STEP_TOO_SMALL
-    return _Search(float(lowest[0]), lowest[1], status, int(found.nit))
+        return _Search(evaluator.at(start)[0], start, Status.MAX_STEPS, 0)
+    lowest, iterations, status = _Lowest(evaluator, start), 0, Status.NON_FINITE
+    if not np.isfinite(lowest.total):
+        return _Search(np.inf, start, status, 0)
+    for _ in range(_ROUNDS):
+        before = lowest.total
+        status, taken = _descend(lowest, max_steps - iterations, tol, trace)
+        iterations += taken
+        if status is Status.CONVERGED:
+            break
+        if iterations >= max_steps or not lowest.total < before - _DECREASE * max(1.0, abs(before)):
+            break
+    return _Search(lowest.total, lowest.free, status, iterations)
 
 
-def _slope_left(found: Any, bounds: list[tuple[float, float]]) -> float:
-    """The largest slope in a direction that the bounds leave open."""
-    low, high = np.asarray(bounds).T
-    moved = np.clip(found.x - found.jac, low, high) - found.x
-    return float(np.max(np.abs(moved), initial=0.0))
+_ROUNDS = 5
+_DECREASE = 1e-12
+"""Of the energy: a smaller one ends a descent."""
+
+
+class _Lowest:
+    """The energy as a function of free numbers over their units, and the lowest point that was seen of it."""
+
+    def __init__(self, evaluator: _Evaluator, start: np.ndarray):
+        self.evaluator, self.units = evaluator, evaluator.space.units
+        low, high = np.asarray(evaluator.space.bounds(start)).T
+        self.low, self.high = low / self.units, high / self.units
+        self.scaled = np.clip(start / self.units, self.low, self.high)
+        inside = np.array_equal(self.scaled, start / self.units)
+        self.free = start if inside else self.scaled * self.units
+        self.total, slope = evaluator.at(self.free)
+        self.slope = slope * self.units
+
+    def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        """The energy and its slope; where it is far too high or none, a wall that a line search turns back from."""
+        if np.array_equal(scaled, self.scaled):
+            return self.total, self.slope
+        free = scaled * self.units
+        total, slope = self.evaluator(free)
+        height = 1e3 * (1.0 + abs(self.total))
+        # What an energy of 1e20 and its slope say of how far to turn back is lost to rounding.
+        if np.isfinite(total) and total < self.total + height:
+            if total < self.total:
+                self.total, self.free, self.scaled, self.slope = total, free, np.array(scaled), slope * self.units
+            return total, slope * self.units
+        away = scaled - self.scaled
+        return self.total + height, height * away / max(float(away @ away), 1e-12)
+
+    @property
+    def open_slope(self) -> np.ndarray:
+        """The slope in directions that the bounds leave open."""
+        return self.scaled - np.clip(self.scaled - self.slope, self.low, self.high)
+
+
+def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) -> tuple[Status, int]:
+    """L-BFGS-B from the lowest point: how it ended, and how many iterations it took.
+
+    Within bounds SciPy tries the whole gradient as its first step, however long. So energies are measured in the length
+    of the first gradient, which makes the step one of length 1 at most, and the tolerances with them.
+    """
+    scale = 1.0 / max(1.0, float(np.sqrt(np.sum(lowest.open_slope**2))))
+    size = max(1.0, abs(lowest.total))
+
+    def measured(scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        total, slope = lowest(scaled)
+        return scale * total, scale * slope
+
+    found = scipy.optimize.minimize(
+        measured,
+        lowest.scaled,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=list(zip(lowest.low.tolist(), lowest.high.tolist(), strict=True)),
+        callback=lambda _: trace.append(lowest.total),
+        options={
+            "maxiter": max_steps,
+            "maxfun": 20 * max_steps + 20,
+            "ftol": _DECREASE * size * scale / max(1.0, size * scale),
+            "gtol": tol * scale,
+            "maxls": 30,
+        },
+    )
+    # SciPy ends with success too where a step has changed nothing, for whatever reason. The slope must be small as
+    # well, or the curvature that the last steps have seen must say that there is nothing left to gain.
+    slope = lowest.open_slope
+    steepest, allowed = float(np.max(np.abs(slope), initial=0.0)), 1e2 * tol
+    if found.status == 1:
+        return Status.CONVERGED if steepest < tol else Status.MAX_STEPS, int(found.nit)
+    gain = scale * float(slope @ found.hess_inv(slope)) if found.hess_inv.n_corrs > 0 else np.inf
+    ended = steepest < allowed or 0.0 <= gain < allowed**2
+    return Status.CONVERGED if ended else Status.STEP_TOO_SMALL, int(found.nit)
 
 
 @in_double
@@ -249,11 +315,17 @@ def fit(
     >>> result.status.name, bool(0.5 < result.parameters["kernel.lengthscale"] < 10.0)
     ('CONVERGED', True)
     """
-    _check_counts(max_steps=(max_steps, 0), restarts=(restarts, 0), inference_steps=(inference_steps, 1))
+    whole(max_steps, "max_steps", 0, such_as=100)
+    whole(restarts, "restarts", 0)
+    whole(inference_steps, "inference_steps", such_as=200)
     if inference_steps > MOST_STEPS:
         raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
-    tol = float(parameter(tol, "tol", lower=0.0))
+    tol = tolerance(tol, strict=True)
     key = as_key(key)
+    flags = {"weak_priors": weak_priors, "standard_errors": standard_errors, "progress": progress, "throw": throw}
+    for name, value in flags.items():
+        flag(value, name)
+    checkpoint = None if checkpoint is None else file_name(checkpoint, "checkpoint", "fit.checkpoint")
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         from .batches import fit_in_batches
 
@@ -300,12 +372,6 @@ def fit(
     return _finish(evaluator, searches, trace, interrupted, bend, started, throw)
 
 
-def _check_counts(**counts: tuple[Any, int]) -> None:
-    for name, (value, least) in counts.items():
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
-
-
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
     """The model at its data, with one lengthscale a column where it leaves that open, and inducing inputs chosen."""
     inputs = read_inputs(x, model)
@@ -333,7 +399,7 @@ def _starts(evaluator: _Evaluator, restarts: int, key: Any) -> Iterator[np.ndarr
         evaluator(space.middle)
         return
     for free in space.starts():
-        evaluator(free)
+        evaluator.at(free)
     yield space.middle if evaluator.best is None else evaluator.best[1]
     if restarts == 0:
         return
@@ -350,6 +416,14 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
     if evaluator.best is None and interrupted:
         raise KeyboardInterrupt
     if evaluator.best is None:
+        check_prior(setup.model.prior, setup.data.x, setup.problem.workspace)
+        if np.any(evaluator.undefined):
+            names = ", ".join(space.names_of(evaluator.undefined))
+            raise RuntimeError(
+                f"the energy has no finite derivative in {names}: a function in the model has none where it is used, "
+                "such as the square root of a distance at 0. Rewrite it there (jnp.where on both its argument and its "
+                "value), or say Fixed() of these parameters"
+            )
         raise RuntimeError(
             "no hyperparameters were found with which inference works: try infer with fixed ones first, to see why"
         )
@@ -367,6 +441,7 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, _INNER_TOLERANCE)
     result = run.result(evaluator.report_at(free, sites))
     errors = standard_errors(space, free, bend)
+    space.note_without_influence([(entry.energy, entry.gradient) for entry in evaluator.record])
     found = space.finish(free, result, status, trace, len(evaluator.record), started, errors)
     report_failure(found, throw, stacklevel=4)
     return found

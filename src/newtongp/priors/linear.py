@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import linalg
+from ..arguments import whole
 from ..constraints import Covariance, Real, learned
 from ..gaussian import Gaussian, Sites
 from ..precision import in_double, on_host, parameter
@@ -51,7 +52,7 @@ class LinearModel(Prior):
     mean: Any = learned(Real(), by_default=False)
 
     def __init__(self, prior_covariance: Any, mean: Any = None, num_latents: int = 1):
-        self.latents = _latents(num_latents)
+        self.latents = whole(num_latents, "num_latents")
         self.prior_covariance = _covariance(prior_covariance)
         self.mean = None if mean is None else parameter(mean, "mean", max_ndim=2)
         if np.ndim(self.mean) == 2 and self.mean.shape[0] != self.latents:
@@ -110,12 +111,6 @@ class LinearModel(Prior):
         """The prior mean of every latent's weights."""
         mean = 0.0 if self.mean is None else self.mean
         return jnp.broadcast_to(jnp.asarray(mean), (self.latents, size))
-
-
-def _latents(value: Any) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"num_latents must be an integer of at least 1, got {value!r}")
-    return int(value)
 
 
 # The prior covariance and its root ----------------------------------------------------------------
