@@ -91,7 +91,7 @@ def _wait_for(found: Any) -> Any:
 
 
 def _is_nowhere(loop: Loop) -> bool:
-    """Whether a prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on."""
+    """Whether a start has no finite energy, or no step leads on: where the prior is too wide for the likelihood."""
     nowhere = int(loop.steps) < 0 or (int(loop.steps) == 0 and float(loop.point.largest) > 1e-3)
     return nowhere and int(loop.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)
 
@@ -104,9 +104,8 @@ class Run:
         self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
         self.tol = tolerance(tol)
         rows, latents = setup.data.x.shape[0], self.model.prior.num_latents
-        cubature = method.cubature
-        memory.require_nodes(cubature, rows, latents)
-        nodes = 1 if cubature is None else len(cubature.rule(latents)[1])
+        memory.require_nodes(method.cubature, rows, latents)
+        nodes = 1 if method.cubature is None else len(method.cubature.rule(latents)[1])
         self.takes_long = max(setup.memory, rows * nodes) > _SMALL
         self.given = None
         if sites is not None:
@@ -152,10 +151,6 @@ class Run:
                 f"Sites.constant({sites.linear.shape[0]}, {sites.linear.shape[1]}, 0.01)"
             )
 
-    def begin(self, until: int = 1) -> tuple[Loop, "_Track"]:
-        """The loop after its first step, where it can be seen whether a start leads anywhere; before it for 0."""
-        return self._first_sound(until)
-
     def advance(self, loop: Loop, until: int, track: "_Track") -> Loop:
         """Go on until `until` steps have been accepted, or inference has ended."""
         quickly = not in_blocks(self.problem, local_rule(self.method))
@@ -178,12 +173,13 @@ class Run:
         return report_of(self.problem, loop, track.history())
 
     def _follow(self, sites: Sites, until: int) -> tuple[Loop, "_Track"]:
+        """From these sites, so many steps."""
         track = _Track(1 if self.takes_long else _FIRST_TRIALS)
         start = start_loop(self.problem, self.method, self.step, sites, _CAPACITY)
         return self.advance(start, until, track), track
 
-    def _first_sound(self, until: int) -> tuple[Loop, "_Track"]:
-        """Follow each start in turn, and return the first that makes progress."""
+    def begin(self, until: int) -> tuple[Loop, "_Track"]:
+        """The loop after so many steps, from the first start that makes progress, which takes one step to see."""
         starts = self._starts()
         reached, track = self._follow(next(starts), until)
         while _is_nowhere(reached):

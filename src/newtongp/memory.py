@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from .arguments import flag
+
 _CGROUPS = (
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
     ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
@@ -72,9 +74,7 @@ _checked: contextvars.ContextVar[bool] = contextvars.ContextVar("checked", defau
 @contextlib.contextmanager
 def checked(wanted: bool) -> Iterator[None]:
     """Whether problems have to fit in memory within this context."""
-    if not isinstance(wanted, (bool, np.bool_)):
-        raise ValueError(f"check_memory must be True or False, got {wanted!r}")
-    token = _checked.set(_checked.get() and bool(wanted))
+    token = _checked.set(_checked.get() and flag(wanted, "check_memory"))
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ gone through again from its record, without computing anything, until the record
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ class _Evaluator:
         self.undefined = np.zeros(space.size, dtype=bool)
         """Which free numbers had no finite slope somewhere, although there was an energy."""
         if keeper is not None:
-            self.replay, sites = keeper.read()
+            self.replay, sites = keeper.read(space.size, self.sites)
             self.sites = self.sites if sites is None else sites
 
     def __call__(self, free: np.ndarray) -> tuple[float, np.ndarray]:
@@ -518,18 +519,29 @@ class _Keeper:
         mark = fingerprint((setup.model, choices), arrays, (space.slots, inference_steps))
         self.file = Checkpoint(path, "newtongp fit checkpoint", mark)
 
-    def read(self) -> tuple[list[_Entry], Sites | None]:
-        """What an earlier run has left; nothing if there was none."""
+    def read(self, size: int, like: Sites) -> tuple[list[_Entry], Sites | None]:
+        """What an earlier run has left, for so many free numbers and such sites; nothing if there was none."""
         kept = self.file.read()
         if kept is None:
             return [], None
-        rows = zip(kept["free"], kept["energy"], kept["gradient"], kept["status"], kept["steps"], strict=True)
-        entries = [_Entry(free, float(e), slope, int(status), int(steps)) for free, e, slope, status, steps in rows]
-        return entries, Sites(kept["linear"], kept["precision"])
+        array = functools.partial(self.file.array, kept)
+        free = array("free", "f", None, size)
+        count = len(free)
+        energy, gradient = array("energy", "f", count), array("gradient", "f", count, size)
+        status, steps = array("status", "i", count), array("steps", "i", count)
+        sites = Sites(array("linear", "f", *like.linear.shape), array("precision", "f", *like.precision.shape))
+        if np.any(np.isnan(energy) | (energy == -np.inf)):
+            raise self.file.unusable("energies must be numbers, or infinite where inference broke down")
+        if not all(np.all(np.isfinite(each)) for each in (free, gradient, sites.linear, sites.precision)):
+            raise self.file.unusable("free, gradient, linear and precision must be finite")
+        if not np.all(np.isin(status, list(Status))):
+            raise self.file.unusable("status must hold endings of inference")
+        rows = zip(free, energy.tolist(), gradient, status.tolist(), steps.tolist(), strict=True)
+        return [_Entry(*row) for row in rows], sites
 
     def write(self, record: list[_Entry], sites: Sites, now: bool = False) -> None:
         """Replace the file by what is known by now."""
-        if not record or not (now or self.file.due):
+        if not record or not (now or self.file.is_due()):
             return
         self.file.write(
             {
