@@ -72,7 +72,7 @@ class Likelihood(eqx.Module):
         raise NotImplementedError(_missing(self, "probabilities"))
 
     def cdf(self, y, f) -> Any:
-        """P(Y <= y | f), for one output."""
+        """P(Y <= y | f); of each output by itself where there are several."""
         raise NotImplementedError(_missing(self, "cdf"))
 
     def sample(self, key, f) -> Any:
