@@ -273,14 +273,19 @@ def steep(result: Any, wishes: dict[str, Any]) -> list[str]:
     middle, found, place = _total(result, slots, free), [], 0
     for slot in slots:
         for index in range(slot.size):
-            move = np.zeros_like(free)
-            move[place] = _STEP
+            slope, bend, step = 0.0, 0.0, _STEP
+            # Where the energy bends so strongly that the step is many standard errors long, a shorter one.
+            for step in (_STEP, _STEP / 30.0):
+                move = np.zeros_like(free)
+                move[place] = step
+                up, down = (_total(result, slots, free + sign * move) for sign in (1.0, -1.0))
+                slope, bend = (up - down) / (2.0 * step), (up - 2.0 * middle + down) / step**2
+                if step * np.sqrt(max(bend, 0.0)) < 0.05:
+                    break
             place += 1
-            up, down = (_total(result, slots, free + sign * move) for sign in (1.0, -1.0))
-            slope, bend = (up - down) / (2.0 * _STEP), (up - 2.0 * middle + down) / _STEP**2
             # Twice what the search promises (`tol` of 1e-5, times 100 where rounding is in the way), in the number
             # itself or in its standard errors; and the rounding of the energies.
-            allowed = 2e2 * TOL * max(1.0, np.sqrt(max(bend, 0.0))) + 1e-10 * abs(middle) / _STEP
+            allowed = 2e2 * TOL * max(1.0, np.sqrt(max(bend, 0.0))) + 1e-10 * abs(middle) / step
             if abs(slope) > allowed and not _at_bound(slot, index, free[place - 1], wishes, slope):
                 found.append(f"slope {slope:.2e} (curvature {bend:.2e}) in {slot.name}, free number {index}")
     return found
