@@ -302,8 +302,9 @@ def fit(
 ) -> FitResult:
     """Learn the hyperparameters of the model from data, and infer the posterior with them.
 
-    Every hyperparameter of kernel, mean and likelihood is learned unless `parameters` says otherwise, a mapping from
-    names (see `newtongp.parameters`) to `Fixed()`, `Free(lower, upper, prior, start)` or `Tied(name)`. The method's own
+    Every hyperparameter that kernel, mean and likelihood declare (see `newtongp.learned`) is learned unless
+    `parameters` says otherwise, a mapping from names (see `newtongp.parameters`) to `Fixed()`, `Free(lower, upper,
+    prior, start)` or `Tied(name)`; a `FitWarning` names numbers that are not declared. The method's own
     energy is made as low as possible, by L-BFGS with exact gradients, until they are below `tol` in the logarithms of
     positive parameters and in others by their units; with priors on parameters, the energy minus their log density is
     (a MAP estimate). The search starts from the model's own values or from guesses made of the data, whichever have the
