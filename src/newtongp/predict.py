@@ -1,6 +1,7 @@
 """From q(f) to y: moments, quantiles, log densities and draws at new inputs."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import data as data_room
+from .arguments import as_key, whole
 from .cubature import Cubature, PointRule, QuasiRandom, has_negative_weights, nodes_and_weights
 from .gaussian import Gaussian, Sites, cavity, widened
 from .likelihoods import host
@@ -33,7 +35,7 @@ from .predictive import densities, distribution, quantiles
 from .predictive.distribution import Points
 from .predictive.rows import Rows, warn_of_error
 from .priors.temporal import TemporalPosterior
-from .results import Result
+from .results import ConvergenceWarning, Result
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -195,7 +197,7 @@ class Prediction:
 
 def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
     """Predictions of y and f at new inputs."""
-    x = data_room.read_inputs(x_new, result.model, "x_new")
+    x = _new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     return Prediction(likelihood, _latent(result, x), cubature_for(result))
 
@@ -203,7 +205,8 @@ def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
 @in_double
 def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
     """log E_q[p(y* | f*)] for each row."""
-    x = data_room.read_inputs(x_new, result.model, "x_new")
+    data_room.check_indexes(x_new, y_new, ("x_new", "y_new"))
+    x = _new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     model = Model(result.model.prior, likelihood)
     read = data_room.read_data(x, y_new, model, ("x_new", "y_new"))
@@ -214,17 +217,17 @@ def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -
 @in_double
 def sample(result: Result, key: Any, x_new: Any, n: int) -> np.ndarray:
     """n joint draws of f at new inputs."""
-    x = data_room.read_inputs(x_new, result.model, "x_new")
-    return np.asarray(_draw_latents(result, as_key(key), x, _count(n)))
+    x = _new_inputs(result, x_new)
+    return np.asarray(_draw_latents(result, as_key(key), x, whole(n, "n")))
 
 
 @in_double
 def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any) -> np.ndarray:
     """n draws of y at new inputs, each given a joint draw of f."""
-    x = data_room.read_inputs(x_new, result.model, "x_new")
+    x = _new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     key_f, key_y = jax.random.split(as_key(key))
-    latents = _draw_latents(result, key_f, x, _count(n))
+    latents = _draw_latents(result, key_f, x, whole(n, "n"))
     with _explained():
         draws = np.asarray(_draw_outputs(likelihood, key_y, latents))
     return draws[:, :, 0] if likelihood.num_outputs == 1 else draws
@@ -246,6 +249,13 @@ def left_out(result: Result, asked: str, otherwise: str) -> tuple[Gaussian, np.n
         raise ValueError(
             f"{asked} needs the rows and their sites, which were not kept: use arrays in memory and "
             f'storage="full", or {otherwise}'
+        )
+    if not result.settled:
+        warnings.warn(
+            f"{asked} of a run that has not converged (residual {result.residual:.1e}): without its own site, a row is "
+            "not predicted by the other rows alone. Run inference to convergence, or use cross_validate.",
+            ConvergenceWarning,
+            stacklevel=4,
         )
     cavities, proper = to_host(_cavities(result.site_marginals, result.sites))
     if result.site_marginals is not result.marginals:
@@ -276,7 +286,7 @@ def one_step_ahead(result: Result) -> np.ndarray:
 def states(result: Result, x: Any) -> Gaussian:
     """The smoothed states at any inputs."""
     posterior = _in_time(result, "states")
-    inputs = data_room.read_inputs(x, result.model)
+    inputs = _new_inputs(result, x, name="x")
     with _explained("x"):
         return posterior.states(inputs)
 
@@ -290,30 +300,15 @@ def _in_time(result: Result, asked: str) -> TemporalPosterior:
     return posterior
 
 
-def as_key(key: Any) -> Any:
-    """A JAX key from a key or an integer seed."""
-    try:
-        if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-            return jax.random.key(int(key))
-        if isinstance(key, jax.Array):
-            typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-            single = key if typed else jax.random.wrap_key_data(key)
-            if single.shape == ():
-                return single
-    except (OverflowError, TypeError):
-        pass
-    raise ValueError(f"key must be one JAX key, as of jax.random.key(0), or an integer seed, got {key!r}")
-
-
 def _probabilities(p: Any) -> np.ndarray:
     try:
         probabilities = as_real(p)
     except NotRealError:
-        raise ValueError(f"p must be a number or a vector of numbers between 0 and 1, got {p!r}") from None
+        raise ValueError(f"p must hold numbers between 0 and 1, got {p!r}: write 0.95 for 95 %") from None
     if probabilities.ndim > 1 or probabilities.size == 0:
         raise ValueError(f"p must be a number or a vector, got shape {probabilities.shape}")
     if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
-        raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}")
+        raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}: write 0.95 for 95 %")
     return probabilities
 
 
@@ -366,12 +361,6 @@ def _explained(name: str | None = None) -> Iterator[None]:
         raise ValueError(f"{name}: {error}" if name else str(error)) from None
 
 
-def _count(n: Any) -> int:
-    if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
-        raise ValueError(f"n must be an integer of at least 1, got {n!r}")
-    return int(n)
-
-
 def cubature_for(result: Result) -> Cubature | None:
     """The rule for several latents: the method's own, unless its one node is no predictive distribution."""
     rule = result.method.cubature
@@ -388,6 +377,23 @@ def _moment_rule(cubature: Cubature | None, likelihood: Likelihood) -> Cubature:
     # For polynomials it is exact, whatever its weights are.
     exact = cubature is None and likelihood.log_prob_degree is not None
     return rule if exact else _without_negative_weights(rule, likelihood.num_latents)
+
+
+def _new_inputs(
+    result: Result, x_new: Any, row_parameters: dict[str, Any] | None = None, name: str = "x_new"
+) -> np.ndarray:
+    """New inputs, with the columns of those that the model has seen."""
+    for other, values in (row_parameters or {}).items():
+        data_room.check_indexes(x_new, values, (name, other))
+    x = data_room.read_inputs(x_new, result.model, name)
+    # Of data that were read in chunks nothing is kept: their posterior knows the columns.
+    columns = x.shape[1] if result.data is None else result.data.x.shape[1]
+    if x.shape[1] != columns:
+        raise ValueError(
+            f"x and {name} must have as many columns as each other, got {columns} and {x.shape[1]}: give {name} the "
+            "columns of x, in the same order"
+        )
+    return x
 
 
 def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:

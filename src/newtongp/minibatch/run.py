@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments import as_key, tolerance, whole
 from ..choices import check_choices
 from ..devices import everywhere, mesh_of_rows, whole_share
 from ..gaussian import Gaussian
@@ -18,8 +19,7 @@ from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method
 from ..methods.safeguard import Riemannian
 from ..model import Model
-from ..precision import parameter, to_host
-from ..predict import as_key
+from ..precision import to_host
 from ..priors.sparse import Projection, SparseGP, SparsePosterior
 from ..results import History, Result, Status
 from ..rows import Batch, Rows
@@ -53,7 +53,7 @@ class BatchRun:
         chosen, _ = check_choices(model, method, None)
         self.model, self.method = model, check_batches(model, chosen, step, batch_size)
         self.fixed = None if step is None else float(np.asarray(step.rho))  # pyright: ignore[reportAttributeAccessIssue]
-        self.tol = float(parameter(tol, "tol", lower=0.0, strict=False))
+        self.tol = tolerance(tol)
         prior = model.prior
         assert isinstance(prior, SparseGP)
         self.prior = prior
@@ -309,16 +309,19 @@ def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Meth
         raise ValueError(
             f"batch_size needs a prior that can be updated by a few rows, SparseGP, got {type(model.prior).__name__}"
         )
-    if batch_size is not None and (
-        not isinstance(batch_size, (int, np.integer)) or isinstance(batch_size, bool) or batch_size < 1
-    ):
-        raise ValueError(f"batch_size must be an integer of at least 1, got {batch_size!r}")
+    if batch_size is not None:
+        whole(batch_size, "batch_size", such_as=1000)
     if isinstance(method, FirstOrderVI):
         raise ValueError("FirstOrderVI moves the sites of all rows at once: use VI() in batches")
     if step is not None and not isinstance(step, Constant):
         raise ValueError(
             f"in batches the step is Constant(rho), or left out for one that adapts itself, got {step!r}: the "
             "energy of a few rows cannot tell whether to backtrack"
+        )
+    if method.target.energy is None:
+        raise ValueError(
+            f"batches know how to add up the built-in energies alone, and the target {type(method.target).__name__} "
+            "brings its own: leave batch_size out"
         )
     remembers = isinstance(method.curvature, QuasiNewton) or isinstance(method.safeguard, Riemannian)
     if remembers and model.prior.storage == "tied":
