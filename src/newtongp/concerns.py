@@ -364,6 +364,9 @@ _BELOW = 10.0
 
 def _warn_of_rows(result: Result) -> Iterator[Warned]:
     """Rows that stand out: by what was observed in them, or by how far they move the posterior against the others."""
+    if not result.settled:
+        # Cavities are then no predictions from the other rows, and the status has said why.
+        return
     unlikely, below = _unlikely_rows(result.leave_one_out())
     overruling, moves = _overruling_rows(result)
     sentences = []

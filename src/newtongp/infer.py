@@ -16,7 +16,7 @@ from . import data as data_room
 from .arguments import as_key, flag, tolerance, whole
 from .choices import check_choices, local_rule, starts_from_sweep
 from .compilation import compiled
-from .gaussian import Sites
+from .gaussian import Gaussian, Sites
 from .linalg import smallest_eigenvalue
 from .loop import Loop, Report, begin_loop, in_blocks, report_of, run_at_once, run_loop
 from .methods.presets import FirstOrderVI
@@ -26,7 +26,7 @@ from .precision import give_back_memory, in_double, to_host
 from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
-from .starts import swept
+from .starts import bound_nearby, inside_support, swept
 from .steps import Step
 
 _MANY = 2**18
@@ -51,8 +51,10 @@ def _residual(reached: Any) -> Any:
     return reached.residual if isinstance(reached, Report) else reached.point.largest
 
 
-def _energy(reached: Any) -> Any:
-    return reached.energy if isinstance(reached, Report) else reached.point.energy
+def _energy(reached: Any) -> float:
+    """The energy, infinite where it cannot be started from."""
+    energy = reached.energy if isinstance(reached, Report) else reached.point.energy
+    return float(energy) if int(reached.steps) >= 0 else np.inf
 
 
 class Run:
@@ -67,11 +69,12 @@ class Run:
             self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
             self._check_start(self.given, self.data.observed)
 
-    def _starts(self, energy: Callable[[Sites], float]) -> Iterator[Sites]:
+    def _starts(self, at: Callable[[Sites], Any]) -> Iterator[Sites]:
         """Sites to start from, the next ones for the case that nothing is finite at those before.
 
         A wide prior can put so much mass where the likelihood overflows that nothing is finite there. Then start from
-        sites that hold f near the prior mean, as loosely as is possible. `energy` is that of inference at some sites.
+        sites that hold f near the prior mean, as loosely as is possible; or, where the density is zero at the prior
+        mean, near a point where it is not. `at` looks at some sites.
         """
         if self.given is not None:
             yield self.order.sites(self.given)
@@ -82,13 +85,14 @@ class Run:
         at_prior = Sites.constant(positions, latents, initial)
         if starts_from_sweep(self.method, self.problem.likelihood):
             sites = to_host(swept(self.problem, self.data.x))
-            if energy(sites) < energy(at_prior):
+            if _energy(at(sites)) < _energy(at(at_prior)):
                 yield sites
         yield at_prior
         mean = np.asarray(self.problem.workspace.mean)
         for precision in START_PRECISIONS:
             if precision > initial:
                 yield Sites(precision * mean, Sites.constant(positions, latents, precision).precision)
+        yield from inside_support(self.problem)
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
         """Adam's parameters and the Riemannian term both need the inverse of Λ."""
@@ -125,13 +129,8 @@ class Run:
 
     def _first_sound(self, attempt: Callable[[Sites, int], Any], until: int) -> Any:
         """What the first start leads to that leads anywhere; `attempt` goes from sites so many steps."""
-
-        def energy(sites: Sites) -> float:
-            start = attempt(sites, 0)
-            return float(_energy(start)) if int(start.steps) >= 0 else np.inf
-
         reached = None
-        for sites in self._starts(energy):
+        for sites in self._starts(lambda sites: attempt(sites, 0)):
             reached = attempt(sites, until)
             # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
             nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
@@ -148,6 +147,24 @@ class Run:
                 f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
             )
         return reached
+
+    def bound(self, result: Result) -> str | None:
+        """Which row's density is zero for some f that the posterior reaches, where that has stopped the method."""
+        stuck = result.status is Status.STEP_TOO_SMALL and result.residual > 1e-3
+        # Power EP integrates the density itself, and zeros are no matter.
+        if not (stuck or result.status is Status.NON_FINITE) or local_rule(self.method).target.power > 0.0:
+            return None
+        marginals = result.marginals
+        found = bound_nearby(
+            self.problem, Gaussian(self.order.positions(marginals.mean), self.order.positions(marginals.covariance))
+        )
+        if found is None:
+            return None
+        if found.edge.size == 1:
+            where = f"{'below' if found.below else 'above'} f = {found.edge[0]:.4g}"
+        else:
+            where = f"from about f = {np.array2string(found.edge, precision=4)} on"
+        return f"In row {self.order.row_at(found.row)} the density is zero {where}."
 
     def result(self, report: Report) -> Result:
         """What a user gets."""
@@ -209,6 +226,7 @@ def infer(
     whole(max_steps, "max_steps", 0, such_as=100)
     throw, progress = flag(throw, "throw"), flag(progress, "progress")
     key = None if key is None else as_key(key)
+    detail = None
     # Buffers of a few sizes, so that changing max_steps a little compiles nothing anew.
     capacity = 128
     while capacity < max_steps:
@@ -220,8 +238,11 @@ def infer(
         run = Run(Setup(model, x, y), method, step, sites, tol)
         report = _with_progress(run, capacity, int(max_steps)) if progress else run.finish(capacity, int(max_steps))
         result = run.result(report)
+        detail = run.bound(result)
+        if detail is not None:
+            result.status = Status.BOUNDED_SUPPORT
     if result.status.failed and throw:
-        raise InferenceError(result)
+        raise InferenceError(result, detail)
     if not result.status.ok and throw:
         _warn(result.status, result.residual, stacklevel=4)
     return result

@@ -477,8 +477,8 @@ def _check_density(prior: Any, name: str, value: np.ndarray) -> None:
         found = np.asarray(jax.jit(lambda at: jnp.asarray(prior(at)))(value))
     if found.shape not in ((), value.shape):
         raise ValueError(
-            f"{what} must return one number, got an array of shape {found.shape}: return the log of a density, summed "
-            "over all values"
+            f"{what} must return one number and not an array of shape {found.shape}: return the log of a density, "
+            "summed over all values"
         )
     if not np.all(found < np.inf):
         raise ValueError(

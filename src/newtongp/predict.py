@@ -1,6 +1,7 @@
 """From q(f) to y: moments, quantiles, log densities and draws at new inputs."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from .methods.nodes import Nodes, moment_rule, place_nodes
 from .model import Model
 from .precision import NotRealError, as_real, in_double, to_host
 from .priors.temporal import TemporalPosterior
-from .results import Result
+from .results import ConvergenceWarning, Result
 
 
 class Prediction:
@@ -183,6 +184,13 @@ def left_out(result: Result, asked: str, otherwise: str) -> tuple[Gaussian, np.n
             f"{asked} needs the rows and their sites, which were not kept: use arrays in memory and "
             f'storage="full", or {otherwise}'
         )
+    if not result.settled:
+        warnings.warn(
+            f"{asked} of a run that has not converged (residual {result.residual:.1e}): without its own site, a row is "
+            "not predicted by the other rows alone. Run inference to convergence, or use cross_validate.",
+            ConvergenceWarning,
+            stacklevel=4,
+        )
     cavities, proper = to_host(_cavities(result.site_marginals, result.sites))
     if result.site_marginals is not result.marginals:
         cavities = widened(cavities, result.marginals.covariance - result.site_marginals.covariance)
@@ -230,11 +238,11 @@ def _probabilities(p: Any) -> np.ndarray:
     try:
         probabilities = as_real(p)
     except NotRealError:
-        raise ValueError(f"p must be a number or a vector of numbers between 0 and 1, got {p!r}") from None
+        raise ValueError(f"p must hold numbers between 0 and 1, got {p!r}: write 0.95 for 95 %") from None
     if probabilities.ndim > 1 or probabilities.size == 0:
         raise ValueError(f"p must be a number or a vector, got shape {probabilities.shape}")
     if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
-        raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}")
+        raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}: write 0.95 for 95 %")
     return probabilities
 
 

@@ -111,7 +111,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Riemannian grads Newton",
         "Newton",
         lambda c: _newton(c, Newton(safeguard=Riemannian())),
-        until={"motorcycle": 21},
+        until={"motorcycle": 21, "product": 131},
     ),
     Entry(
         "Gauss-Newton",
@@ -188,7 +188,7 @@ ENTRIES: tuple[Entry, ...] = (
         curve="PEP quasi-Newton",
         until={"motorcycle": 81, "product": 191, "gprn": 21},
     ),
-    Entry("PL", "PL", lambda c: _pl(c, PosteriorLinearisation(cubature=c.cubature)), until={"product": 271}),
+    Entry("PL", "PL", lambda c: _pl(c, PosteriorLinearisation(cubature=c.cubature)), until={"product": 261}),
     Entry(
         "PL quasi-Newton",
         "PL",

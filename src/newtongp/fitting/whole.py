@@ -33,7 +33,7 @@ from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
-from ..starts import swept
+from ..starts import inside_support, swept
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
 from .errors import Spread, curvature, standard_errors
@@ -125,27 +125,38 @@ class _Evaluator:
         found = None
         # From the last sites, and where that fails from none, or from such as hold f near the prior mean.
         for precision in self.precisions:
-            found = objective.evaluate(
-                self.space.slots,
-                self.template,
-                free,
-                self.method,
-                self.step,
-                self.sites,
-                precision,
-                self.max_steps,
-                _INNER_TOLERANCE,
-            )
+            found = self._from(free, self.sites, precision)
             if found.usable:
-                self.sites = to_host(found.report.sites)
                 break
         assert found is not None
+        if not found.usable and self.best is None:
+            # Nothing has worked yet: the density may be zero at the prior mean.
+            model = with_values(self.space.slots, self.setup.model, self.space.values_at(free))
+            for sites in inside_support(self.setup.with_model(model).problem):
+                found = self._from(free, sites, np.nan)
+                if found.usable:
+                    break
         self.last = found.report
         status, steps = int(found.report.status), int(found.report.steps)
         if not found.usable:
             self.undefined |= ~np.isfinite(np.asarray(found.gradient)) & np.isfinite(float(found.report.energy))
             return _Entry(free, np.inf, np.zeros_like(free), status, steps)
+        self.sites = to_host(found.report.sites)
         return _Entry(free, float(found.report.energy), np.asarray(found.gradient), status, steps)
+
+    def _from(self, free: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
+        """Inference from these sites, or from sites of this precision at the prior mean."""
+        return objective.evaluate(
+            self.space.slots,
+            self.template,
+            free,
+            self.method,
+            self.step,
+            sites,
+            precision,
+            self.max_steps,
+            _INNER_TOLERANCE,
+        )
 
     def _is_definite(self, free: np.ndarray) -> bool:
         """Whether the kernel is one with these hyperparameters; only those that a user has written need not be."""
@@ -312,9 +323,7 @@ def fit(
     """
     whole(max_steps, "max_steps", 0, such_as=100)
     whole(restarts, "restarts", 0)
-    whole(inference_steps, "inference_steps", such_as=200)
-    if inference_steps > MOST_STEPS:
-        raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
+    whole(inference_steps, "inference_steps", 1, MOST_STEPS, such_as=200)
     tol = tolerance(tol, strict=True)
     key = as_key(key)
     flags = {"weak_priors": weak_priors, "standard_errors": standard_errors, "progress": progress, "throw": throw}

@@ -179,7 +179,7 @@ class PowerDensity(Target):
 
     def __check_init__(self):
         if not 0.0 < self.alpha <= 1.0:
-            raise ValueError(f"alpha must be greater than 0 and at most 1, got {self.alpha!r}")
+            raise ValueError(f"alpha must be greater than 0 and at most 1, got {self.alpha!r}: use 1.0 for EP")
 
     @property
     def power(self) -> float:
