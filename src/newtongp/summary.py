@@ -16,6 +16,7 @@ from .fitted import FitResult
 from .kernels import Product, Sum
 from .methods.presets import FirstOrderVI
 from .methods.rule import Method
+from .methods.target import Target
 from .parameters import Gamma, LogNormal, Normal, Plausible, hyperparameters
 from .priors.linear import LinearModel
 from .results import Result
@@ -186,9 +187,13 @@ def _facts(result: Result) -> dict[str, Any]:
             "steps": int(result.steps),
             "residual": _plain(result.residual),
         },
-        "energy": {"name": _ENERGIES[method.target.energy], "value": _plain(result.energy)},
+        "energy": {"name": _energy_words(method.target), "value": _plain(result.energy)},
         "rows": None if data is None else _count_rows(data),
     }
+
+
+def _energy_words(target: Target) -> str:
+    return f"energy of {type(target).__name__}" if target.energy is None else _ENERGIES[target.energy]
 
 
 def _count_rows(data: Data) -> dict[str, int]:
