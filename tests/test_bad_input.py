@@ -473,7 +473,7 @@ OF_USERS = {
     "a row from a mean": (lambda: infer(mean=lambda x: x), "the mean function must return one number", "shape (1,)"),
     "log_prob of two": (
         lambda: infer(likelihood=Returns(lambda value: jnp.stack([value, value]))),
-        "`log_prob` of Returns must return one number, got an array of shape (2,)",
+        "`log_prob` of Returns must return one number and not an array of shape (2,)",
         "summed over its outputs",
     ),
     "log_prob of one entry": (lambda: infer(likelihood=Returns(jnp.atleast_1d)), "`log_prob`", "shape (1,)"),
@@ -584,6 +584,8 @@ REMEDIES = {
     ),
     "nan": (lambda: kernels.RBF(np.nan), "must be finite, got nan: give a positive number, such as 1.0"),
     "empty": (lambda: kernels.RBF([]), "must not be empty, got []: give a positive number"),
+    "trials": (lambda: likelihoods.Binomial(2.5), "got 2.5: round what is not whole"),
+    "inference steps": (lambda: fit(inference_steps=10**9), "got 1000000000: give a whole number, such as 200"),
     "nodes": (lambda: ng.QuasiRandom(100), "got 100: use 128"),
     "bounds": (lambda: ng.Free(2.0, 1.0), "got 2.0 and 1.0: swap them"),
 }

@@ -14,7 +14,7 @@ from newtongp.fitting.space import Space
 from newtongp.guesses import scales_of
 from newtongp.kernels.definite import find_indefinite
 from newtongp.means import Mean
-from newtongp.parameters import choose, left_alone
+from newtongp.parameters import choose, left_alone, redundant
 from newtongp.priors.base import Prior
 from newtongp.problem import Setup
 from newtongp.storage.registry import known_classes
@@ -95,6 +95,47 @@ def test_a_declaration_holds_for_what_its_field_holds():
     model = ng.Model(ng.GP(K.RBF(), mean=Learned(Network(np.ones(1)))), L.Gaussian())
     assert "mean.network.weight" in [each.slot.name for each in choose(model, None)]
     assert left_alone(model, None) == {}
+
+
+class Own(K.Kernel):
+    """A kernel with a factor of another name, and a field that is no factor."""
+
+    amplitude: Any = ng.learned(ng.Positive(), default=1.5)
+    reach: Any = ng.learned(ng.Positive(), default=1.5)
+
+    def evaluate(self, x1, x2):
+        return self.amplitude * jnp.exp(-jnp.abs(x1[0] - x2[0]) / self.reach)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "wishes", "left_out"),
+    [
+        (K.Matern32() * K.Periodic(), {}, {"kernel[1].variance": "kernel[0].variance"}),
+        (K.Matern32() * K.Periodic(), {"kernel[1].variance": ng.Free()}, {"kernel[0].variance": "kernel[1].variance"}),
+        (K.Matern32() * K.Periodic(), {"kernel[1].variance": ng.Fixed()}, {}),
+        (K.Matern32() * K.Periodic(), {"kernel[1].variance": ng.Tied("kernel[0].variance")}, {}),
+        (K.Matern32() * K.Periodic(), {"kernel[0].variance": ng.Free(), "kernel[1].variance": ng.Free()}, {}),
+        (2.0 * K.Matern32(), {}, {"kernel.scale": "kernel.kernel.variance"}),
+        ((K.RBF() + K.Constant()) * K.Cosine(), {}, {"kernel[1].variance": "kernel[0][0].variance"}),
+        (K.RBF().on(0) * K.Matern12().on(1), {}, {"kernel[1].kernel.variance": "kernel[0].kernel.variance"}),
+        (Own() * K.RBF(), {}, {"kernel[1].variance": "kernel[0].amplitude"}),
+        (K.RBF() + K.Constant(), {}, {}),
+    ],
+)
+def test_of_variances_that_are_multiplied_one_is_learned(kernel, wishes, left_out):
+    model = ng.Model(ng.GP(kernel), L.Gaussian())
+    assert redundant(model, wishes) == left_out
+    assert not set(left_out) & {each.slot.name for each in choose(model, wishes)}
+
+
+@pytest.mark.slow
+def test_one_variance_of_a_product_is_fixed_and_it_is_said():
+    x = np.linspace(0.0, 6.0, 20)
+    model = ng.Model(ng.GP(K.Matern32() * K.Matern52(lengthscale=3.0, variance=2.0)), L.Gaussian())
+    result = fit(model, x, np.sin(x), standard_errors=False, max_steps=2, throw=False)
+    assert "kernel[1].variance" not in result.learned and result.parameters["kernel[1].variance"] == 2.0
+    said = "kernel[1].variance was not learned: only its product with kernel[0].variance is determined."
+    assert said in str(result.summary(checks=False))
 
 
 def test_every_number_in_our_own_classes_is_declared():

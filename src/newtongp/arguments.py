@@ -113,5 +113,5 @@ def one_number(value: Any, what: str, advice: str) -> Any:
     """What a function of a user's returned, as an array without dimensions."""
     array = jnp.asarray(value)
     if array.shape:
-        raise ValueError(f"{what} must return one number, got an array of shape {array.shape}: {advice}")
+        raise ValueError(f"{what} must return one number and not an array of shape {array.shape}: {advice}")
     return array

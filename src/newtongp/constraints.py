@@ -90,7 +90,9 @@ class Between(Constraint):
 
     def __post_init__(self):
         if not -math.inf < self.lower < self.upper < math.inf:
-            raise ValueError(f"lower must be less than upper, and both finite, got {self.lower} and {self.upper}")
+            raise ValueError(
+                f"lower must be less than upper, both finite, got {self.lower} and {self.upper}: swap them"
+            )
 
     def limits(self):
         share = 4.0 * np.finfo(float).eps * max(1.0, max(abs(self.lower), abs(self.upper)) / (self.upper - self.lower))

@@ -6,7 +6,7 @@ The loop itself is in `loop.py`.
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from . import memory
 from .arguments import as_key, flag, tolerance, whole
 from .choices import check_choices, local_rule, starts_from_sweep
 from .compilation import compiled
-from .gaussian import Sites
+from .gaussian import Gaussian, Sites
 from .linalg import smallest_eigenvalue
 from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop
 from .methods.presets import FirstOrderVI
@@ -28,7 +28,7 @@ from .precision import give_back_memory, in_double, to_host
 from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
-from .starts import swept
+from .starts import bound_nearby, inside_support, swept
 from .steps import Step
 
 _MANY = 2**18
@@ -90,6 +90,12 @@ def _wait_for(found: Any) -> Any:
         raise
 
 
+def _is_nowhere(loop: Loop) -> bool:
+    """Whether a start has no finite energy, or no step leads on: where the prior is too wide for the likelihood."""
+    nowhere = int(loop.steps) < 0 or (int(loop.steps) == 0 and float(loop.point.largest) > 1e-3)
+    return nowhere and int(loop.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)
+
+
 class Run:
     """One call of `infer` or `iterate`: the problem, the method and the step, and from where to start."""
 
@@ -106,11 +112,12 @@ class Run:
             self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
             self._check_start(self.given, self.data.observed)
 
-    def _starts(self, energy: Callable[[Sites], float]) -> Iterator[Sites]:
+    def _starts(self) -> Iterator[Sites]:
         """Sites to start from, the next ones for the case that nothing is finite at those before.
 
         A wide prior can put so much mass where the likelihood overflows that nothing is finite there. Then start from
-        sites that hold f near the prior mean, as loosely as is possible. `energy` is that of inference at some sites.
+        sites that hold f near the prior mean, as loosely as is possible; or, where the density is zero at the prior
+        mean, near a point where it is not.
         """
         if self.given is not None:
             yield self.order.sites(self.given)
@@ -121,13 +128,19 @@ class Run:
         at_prior = Sites.constant(positions, latents, initial)
         if starts_from_sweep(self.method, self.problem.likelihood):
             sites = to_host(swept(self.problem, self.data.x))
-            if energy(sites) < energy(at_prior):
+            if self._energy_at(sites) < self._energy_at(at_prior):
                 yield sites
         yield at_prior
         mean = np.asarray(self.problem.workspace.mean)
         for precision in START_PRECISIONS:
             if precision > initial:
                 yield Sites(precision * mean, Sites.constant(positions, latents, precision).precision)
+        yield from inside_support(self.problem)
+
+    def _energy_at(self, sites: Sites) -> float:
+        """The energy of a start, infinite where it cannot be started from."""
+        loop, _ = self._follow(sites, 0)
+        return float(loop.point.energy) if int(loop.steps) >= 0 else np.inf
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
         """Adam's parameters and the Riemannian term both need the inverse of Λ."""
@@ -166,31 +179,43 @@ class Run:
         return self.advance(start, until, track), track
 
     def begin(self, until: int) -> tuple[Loop, "_Track"]:
-        """The loop after so many steps, from the first start that leads anywhere: after one step that can be seen."""
-
-        def energy(sites: Sites) -> float:
-            start, _ = self._follow(sites, 0)
-            return float(start.point.energy) if int(start.steps) >= 0 else np.inf
-
-        reached, track = None, None
-        for sites in self._starts(energy):
-            reached, track = self._follow(sites, until)
-            # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
-            nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(reached.point.largest) > 1e-3)
-            if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):
+        """The loop after so many steps, from the first start that makes progress, which takes one step to see."""
+        starts = self._starts()
+        reached, track = self._follow(next(starts), until)
+        while _is_nowhere(reached):
+            sites = next(starts, None)
+            if sites is None:
                 break
-        if reached is not None and int(reached.steps) <= 0 and Status(int(reached.status)).failed:
+            reached, track = self._follow(sites, until)
+        if int(reached.steps) <= 0 and Status(int(reached.status)).failed:
             from .diagnosis import check_prior
 
             check_prior(self.model.prior, self.data.x, self.problem.workspace)
-        if self.given is not None and reached is not None and int(reached.steps) < 0:
+        if self.given is not None and int(reached.steps) < 0:
             rows, latents = self.given.linear.shape
             raise ValueError(
                 f"sites cannot be started from ({Status(int(reached.status)).name.lower()}): start from "
                 f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
             )
-        assert reached is not None and track is not None
         return reached, track
+
+    def bound(self, result: Result) -> str | None:
+        """Which row's density is zero for some f that the posterior reaches, where that has stopped the method."""
+        stuck = result.status is Status.STEP_TOO_SMALL and result.residual > 1e-3
+        # Power EP integrates the density itself, and zeros are no matter.
+        if not (stuck or result.status is Status.NON_FINITE) or local_rule(self.method).target.power > 0.0:
+            return None
+        marginals = result.marginals
+        found = bound_nearby(
+            self.problem, Gaussian(self.order.positions(marginals.mean), self.order.positions(marginals.covariance))
+        )
+        if found is None:
+            return None
+        if found.edge.size == 1:
+            where = f"{'below' if found.below else 'above'} f = {found.edge[0]:.4g}"
+        else:
+            where = f"from about f = {np.array2string(found.edge, precision=4)} on"
+        return f"In row {self.order.row_at(found.row)} the density is zero {where}."
 
     def result(self, report: Report) -> Result:
         """What a user gets."""
@@ -256,6 +281,7 @@ def infer(
     whole(max_steps, "max_steps", 0, such_as=100)
     throw, progress = flag(throw, "throw"), flag(progress, "progress")
     key = None if key is None else as_key(key)
+    detail = None
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         result = _in_batches(model, x, y, method, step, int(max_steps), tol, sites, progress, batch_size, key)
     else:
@@ -263,8 +289,11 @@ def infer(
         with memory.checked(check_memory):
             run = Run(Setup(model, x, y), method, step, sites, tol)
         result = run.result(_with_progress(run, int(max_steps)) if progress else run.finish(int(max_steps)))
+        detail = run.bound(result)
+        if detail is not None:
+            result.status = Status.BOUNDED_SUPPORT
     if result.status.failed and throw:
-        raise InferenceError(result)
+        raise InferenceError(result, detail)
     if not result.status.ok and throw:
         _warn(result.status, result.residual, stacklevel=4)
     return result

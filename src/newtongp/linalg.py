@@ -183,6 +183,18 @@ def eigen_given(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.eigh(matrix)
 
 
+def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
+    """Lower Cholesky factors of many small PSD matrices (..., D, D) outside of any trace, singular ones included."""
+    root = np.zeros(matrices.shape)
+    for k in range(matrices.shape[-1]):
+        pivot = np.sqrt(np.maximum(matrices[..., k, k] - np.sum(root[..., k, :k] ** 2, axis=-1), 0.0))
+        rest = matrices[..., k + 1 :, k] - np.einsum("...ij,...j->...i", root[..., k + 1 :, :k], root[..., k, :k])
+        root[..., k, k] = pivot
+        scale = np.where(pivot > 0.0, pivot, 1.0)[..., None]
+        root[..., k + 1 :, k] = np.where(pivot[..., None] > 0.0, rest / scale, 0.0)
+    return root
+
+
 def solve_by_products(apply: Any, right: Any, iterations: int) -> Any:
     """A⁻¹ right for a matrix of any kind that is known by its products, over trees of arrays (GMRES)."""
     return jax.scipy.sparse.linalg.gmres(apply, right, tol=1e-10, restart=iterations, maxiter=3)[0]
@@ -232,6 +244,9 @@ def small_covariance(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
     if size == 1:
         return matrix
     given = jax.lax.stop_gradient(matrix)
+    if size > _LARGEST_UNROLLED:
+        mended, fine = _covariance_in_a_loop(given)
+        return matrix + jnp.where(fine, 0.0, mended - given)
     zero = jnp.zeros((), matrix.dtype)
     left = [given[i, i] for i in range(size)]
     columns: list[list[Array]] = []
@@ -253,6 +268,30 @@ def small_covariance(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
     factor = jnp.stack([jnp.stack(column) for column in columns], axis=-1)
     mended = factor @ factor.T
     return matrix + jnp.where(fine, 0.0, mended - given)
+
+
+_LARGEST_UNROLLED = 8
+
+
+def _covariance_in_a_loop(given: Float[Array, "D D"]) -> tuple[Float[Array, "D D"], Bool[Array, ""]]:
+    """The same column by column, and whether there was nothing to mend."""
+    here = jnp.arange(given.shape[0])
+
+    def column(j, state):
+        factor, left, fine = state
+        root = jnp.sqrt(left[j])
+        entry = given[:, j] - factor @ factor[j]
+        most = jnp.sqrt(left)
+        below = here > j
+        fine = fine & jnp.all((jnp.abs(entry) <= root * most) | ~below)
+        ratio = jnp.where(root > 0.0, entry / jnp.where(root > 0.0, root, 1.0), 0.0)
+        ratio = jnp.where(below, jnp.clip(ratio, -most, most), 0.0)
+        left = jnp.maximum(left - ratio**2, 0.0)
+        return factor.at[:, j].set(jnp.where(here == j, root, ratio)), left, fine
+
+    start = jnp.zeros_like(given), jnp.diagonal(given), jnp.ones((), dtype=bool)
+    factor, _, fine = jax.lax.fori_loop(0, given.shape[0], column, start)
+    return factor @ factor.T, fine
 
 
 def small_root(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:

@@ -186,7 +186,7 @@ def _evaluated(mean: Mean, x: Float[Array, " P"]) -> Float[Array, ""]:
     name = "the mean function" if isinstance(mean, Function) else f"`evaluate` of the mean {type(mean).__name__}"
     with traced(name):
         value = mean.evaluate(x)
-    return one_number(value, name, "it sees one row of x: choose a column, as in `lambda x: 2.0 * x[0]`")
+    return one_number(value, name, "it sees one row of x, so choose a column, as in `lambda x: 2.0 * x[0]`")
 
 
 def as_mean(value: Any, num_latents: int) -> Independent:

@@ -19,6 +19,7 @@ from .arguments import traced
 from .constraints import Constraint, Covariance, Positive, Real
 from .likelihoods.base import Likelihood
 from .precision import in_double, parameter
+from .redundant import Variance, redundant_variances
 
 Path = tuple[str | int, ...]
 
@@ -134,7 +135,8 @@ class Gamma(eqx.Module):
 class Plausible(eqx.Module):
     """Where the data may decide alone: flat between two positive numbers, and falling with the log beyond them.
 
-    This is the default for what data cannot always decide, such as a lengthscale far larger than the range of x.
+    This is the default for what data cannot always decide, such as a lengthscale far larger than the range of x. `fit`
+    keeps it only where the data do not: an optimum beyond the range that has a curvature of its own is not moved.
 
     >>> bool(Plausible(0.1, 10.0)(1.0) == 0.0), round(float(Plausible(0.1, 1.0)(np.e)), 6)
     (True, -0.5)
@@ -299,10 +301,11 @@ def choose(model: Any, wishes: Mapping[str, Any] | None) -> list[Learned]:
     found = {each.name: each for each in hyperparameters(model)}
     said = _said(found, wishes or {})
     targets = {name: _tied_to(name, said, found) for name in found}
+    left_out = _redundant(model, found, said, targets)
     chosen = []
     for name, each in found.items():
         wish = said.get(name)
-        if targets[name] != name:
+        if targets[name] != name or name in left_out:
             continue
         if isinstance(wish, Fixed) or (wish is None and not each.learned):
             for other in (other for other in found if targets[other] == name and other != name):
@@ -320,6 +323,27 @@ def choose(model: Any, wishes: Mapping[str, Any] | None) -> list[Learned]:
                 )
         chosen.append(_learned(each, paths, wish if isinstance(wish, Free) else Free()))
     return chosen
+
+
+def redundant(model: Any, wishes: Mapping[str, Any] | None) -> dict[str, str]:
+    """Variances that are not learned because only their product with another is determined, each with that one."""
+    found = {each.name: each for each in hyperparameters(model)}
+    said = _said(found, wishes or {})
+    return _redundant(model, found, said, {name: _tied_to(name, said, found) for name in found})
+
+
+def _redundant(
+    model: Any, found: dict[str, Parameter], said: dict[str, Any], targets: dict[str, str]
+) -> dict[str, str]:
+    shared = {target for name, target in targets.items() if target != name}
+    names = {each.path: each.name for each in found.values()}
+    learned = {}
+    for name, each in found.items():
+        is_learned = isinstance(said[name], Free) if name in said else each.learned
+        if is_learned and each.constraint.is_positive and targets[name] == name:
+            is_said = name in said or name in shared
+            learned[each.path] = Variance(each.path, each.value.size, each.unit, is_said)
+    return {names[path]: names[other] for path, other in redundant_variances(model, learned).items()}
 
 
 def left_alone(model: Any, wishes: Mapping[str, Any] | None) -> dict[str, str]:
@@ -425,12 +449,24 @@ def _learned(each: Parameter, paths: tuple[Path, ...], wish: Free) -> Learned:
         if wish.start is not None and not np.array_equal(inside, start):
             raise ValueError(f"{each.name} cannot start from {start.tolist()}, not strictly between its bounds")
         start = inside
-    if constraint.is_positive and not is_matrix:
-        constraint = Positive()
     if wish.prior is not None:
         _check_density(wish.prior, each.name, start)
-    slot = Slot(each.name, paths, constraint, each.value.shape)
-    return Learned(slot, start, lower, upper, wish.prior, each.unit, wish.start is not None)
+    return Learned(_slot(each, paths), start, lower, upper, wish.prior, each.unit, wish.start is not None)
+
+
+def _slot(each: Parameter, paths: tuple[Path, ...]) -> Slot:
+    is_matrix = isinstance(each.constraint, Covariance) and each.value.ndim == 2
+    constraint = Positive() if each.constraint.is_positive and not is_matrix else each.constraint
+    return Slot(each.name, paths, constraint, each.value.shape)
+
+
+def slots_of(model: Any, learned: list[str], tied: Mapping[str, str]) -> tuple[Slot, ...]:
+    """The slots of what was learned of a model, by name, given which parameters share the value of another."""
+    found = {each.name: each for each in hyperparameters(model)}
+    return tuple(
+        _slot(found[name], tuple(each.path for each in found.values() if tied.get(each.name, each.name) == name))
+        for name in learned
+    )
 
 
 @in_double
@@ -441,8 +477,8 @@ def _check_density(prior: Any, name: str, value: np.ndarray) -> None:
         found = np.asarray(jax.jit(lambda at: jnp.asarray(prior(at)))(value))
     if found.shape not in ((), value.shape):
         raise ValueError(
-            f"{what} must return one number, got an array of shape {found.shape}: return the log of a density, summed "
-            "over all values"
+            f"{what} must return one number and not an array of shape {found.shape}: return the log of a density, "
+            "summed over all values"
         )
     if not np.all(found < np.inf):
         raise ValueError(

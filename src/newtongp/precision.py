@@ -102,10 +102,14 @@ def warn_of_lost(lost: Any) -> None:
         f"{np.count_nonzero(lost)} of {np.size(lost)} predicted variances are smaller than their rounding errors, and "
         "bounds on those errors are given in their place: the noise is very small compared with the prior variance"
     )
-    level, frame = 1, inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __name__.partition(".")[0]:
+    # The line that called newtongp, whatever wrappers there are in between.
+    level = outside = 1
+    frame = inspect.currentframe()
+    while frame is not None:
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, RoundingWarning, stacklevel=level - 1)
+        if frame is not None and frame.f_globals.get("__name__", "").startswith("newtongp."):
+            outside = level + 1
+    warnings.warn(message, RoundingWarning, stacklevel=outside)
 
 
 def give_back_memory() -> None:

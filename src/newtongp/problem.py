@@ -56,6 +56,10 @@ class Order:
             likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, moved)
         return likelihood
 
+    def row_at(self, position: int) -> int:
+        """The row at a position."""
+        return position if self._rows is None else int(self._rows[position])
+
     def rows(self, tree: Any) -> Any:
         """One entry a position → one a row, for every array."""
         return tree if self._rows is None else jax.tree.map(lambda leaf: leaf[self._position], tree)

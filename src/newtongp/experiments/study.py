@@ -27,7 +27,10 @@ def published_curves(case: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest relative differences from a published curve, over the points that are to be compared."""
+    """The largest relative differences from a published curve, over the points that are to be compared.
+
+    Relative to the published value, or to a tenth of the curve's median size where that is larger.
+    """
 
     loss: float
     nlpd: float
@@ -77,7 +80,10 @@ class Study:
         mine, theirs = (np.array(column) for column in zip(*shared, strict=True))
 
         def largest(values, name):
-            return float(np.max(np.abs(values[mine] / np.array(curve[name])[theirs] - 1.0)))
+            published = np.array(curve[name])
+            # Losses and NLPDs may pass through zero.
+            size = np.maximum(np.abs(published), 0.1 * np.median(np.abs(published)))
+            return float(np.max(np.abs(values[mine] - published[theirs]) / size[theirs]))
 
         mean = outcome.mean
         return Agreement(
@@ -115,7 +121,7 @@ def choose_splits(case: Case, folds: Sequence[int] | None) -> tuple[int, ...]:
     count = len(case.splits)
     wrong = [fold for fold in folds or () if not 1 <= fold <= count]
     if wrong:
-        raise ValueError(f"folds must lie between 1 and {count}, got {wrong[0]}")
+        raise ValueError(f"folds must lie between 1 and {count}, got {wrong[0]}: leave them out for all")
     return tuple(sorted({fold - 1 for fold in folds})) if folds else tuple(range(count))
 
 
@@ -142,7 +148,7 @@ def conduct(
     entries, chosen = choose_entries(name, methods), choose_splits(case, folds)
     count = case.iterations if iterations is None else iterations
     if count < 1:
-        raise ValueError(f"iterations must be at least 1, got {count}")
+        raise ValueError(f"iterations must be at least 1, got {count}: give a whole number, such as 100")
     if resume and keep is None:
         raise ValueError("resume=True needs the folder in which an earlier run has kept its methods: give keep")
     defaults = beyond.defaults_for(name) if with_defaults else ()

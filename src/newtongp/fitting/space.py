@@ -17,7 +17,7 @@ import numpy as np
 from ..fitted import FitResult, tied_names
 from ..guesses import Scales, guess, plausible, unit_of
 from ..model import Model
-from ..parameters import Learned, Plausible, Slot, choose, left_alone, values_of
+from ..parameters import Learned, Plausible, Slot, choose, left_alone, redundant, values_of
 from ..precision import in_double
 from ..results import ConvergenceWarning, FitWarning, InferenceError, Result, Status
 from ..wording import SEARCHES, inference_sentence
@@ -45,6 +45,8 @@ class Space:
         self.learned = learned = choose(model, wishes)
         self.notes = left_alone(model, wishes)
         """What a user is to be told, by the parameter that it is about."""
+        self.redundant = redundant(model, wishes)
+        """Variances that are not learned, each with the one that it is multiplied by."""
         self.guessed = guess(model, scales, learned)
         """Values made from the data."""
         self.priors = [
@@ -205,6 +207,7 @@ class Space:
             tied=tied_names(self.slots, result.model),
             notes=self.notes,
             undetermined=self.undetermined,
+            redundant=self.redundant,
         )
 
 
@@ -235,7 +238,7 @@ def _finite(values: np.ndarray, otherwise: float) -> np.ndarray:
 def _kept_inside(value: np.ndarray, each: Learned) -> np.ndarray:
     low = -np.inf if each.lower is None else each.lower
     high = np.inf if each.upper is None else each.upper
-    return np.clip(value, low, high)
+    return np.asarray(np.clip(value, low, high))
 
 
 def report_failure(found: FitResult, throw: bool, stacklevel: int) -> None:

@@ -35,10 +35,10 @@ from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
-from ..starts import swept
+from ..starts import inside_support, swept
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
-from .errors import curvature, standard_errors
+from .errors import Spread, curvature, standard_errors
 from .space import Space, report_failure
 
 _INNER_TOLERANCE = 1e-7
@@ -129,27 +129,38 @@ class _Evaluator:
         found = None
         # From the last sites, and where that fails from none, or from such as hold f near the prior mean.
         for precision in self.precisions:
-            found = objective.evaluate(
-                self.space.slots,
-                self.template,
-                free,
-                self.method,
-                self.step,
-                self.sites,
-                precision,
-                self.max_steps,
-                _INNER_TOLERANCE,
-            )
+            found = self._from(free, self.sites, precision)
             if found.usable:
-                self.sites = to_host(found.report.sites)
                 break
         assert found is not None
+        if not found.usable and self.best is None:
+            # Nothing has worked yet: the density may be zero at the prior mean.
+            model = with_values(self.space.slots, self.setup.model, self.space.values_at(free))
+            for sites in inside_support(self.setup.with_model(model).problem):
+                found = self._from(free, sites, np.nan)
+                if found.usable:
+                    break
         self.last = found.report
         status, steps = int(found.report.status), int(found.report.steps)
         if not found.usable:
             self.undefined |= ~np.isfinite(np.asarray(found.gradient)) & np.isfinite(float(found.report.energy))
             return _Entry(free, np.inf, np.zeros_like(free), status, steps)
+        self.sites = to_host(found.report.sites)
         return _Entry(free, float(found.report.energy), np.asarray(found.gradient), status, steps)
+
+    def _from(self, free: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
+        """Inference from these sites, or from sites of this precision at the prior mean."""
+        return objective.evaluate(
+            self.space.slots,
+            self.template,
+            free,
+            self.method,
+            self.step,
+            sites,
+            precision,
+            self.max_steps,
+            _INNER_TOLERANCE,
+        )
 
     def _is_definite(self, free: np.ndarray) -> bool:
         """Whether the kernel is one with these hyperparameters; only those that a user has written need not be."""
@@ -291,15 +302,16 @@ def fit(
 ) -> FitResult:
     """Learn the hyperparameters of the model from data, and infer the posterior with them.
 
-    Every hyperparameter of kernel, mean and likelihood is learned unless `parameters` says otherwise, a mapping from
-    names (see `newtongp.parameters`) to `Fixed()`, `Free(lower, upper, prior, start)` or `Tied(name)`. The method's own
+    Every hyperparameter that kernel, mean and likelihood declare (see `newtongp.learned`) is learned unless
+    `parameters` says otherwise, a mapping from names (see `newtongp.parameters`) to `Fixed()`, `Free(lower, upper,
+    prior, start)` or `Tied(name)`; a `FitWarning` names numbers that are not declared. The method's own
     energy is made as low as possible, by L-BFGS with exact gradients, until they are below `tol` in the logarithms of
     positive parameters and in others by their units; with priors on parameters, the energy minus their log density is
     (a MAP estimate). The search starts from the model's own values or from guesses made of the data, whichever have the
     lower energy, and again from `restarts` random places, which `key` decides.
 
-    With `weak_priors`, parameters that the data may leave undecided do not run away: see
-    `newtongp.parameters.Plausible`. What would not fit in memory raises MemoryError before it starts, unless
+    With `weak_priors`, parameters that the data leave undecided do not run away: see `newtongp.parameters.Plausible`.
+    They do not move what the data determine. What would not fit in memory raises MemoryError before it starts, unless
     `check_memory=False`. Ctrl-C ends the search after the evaluation that is under way, with what was found until then
     (`Status.INTERRUPTED`). `checkpoint` is a file to write what was found so far to, and to resume from. The
     result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
@@ -318,9 +330,7 @@ def fit(
     """
     whole(max_steps, "max_steps", 0, such_as=100)
     whole(restarts, "restarts", 0)
-    whole(inference_steps, "inference_steps", such_as=200)
-    if inference_steps > MOST_STEPS:
-        raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
+    whole(inference_steps, "inference_steps", 1, MOST_STEPS, such_as=200)
     tol = tolerance(tol, strict=True)
     key = as_key(key)
     flags = {"weak_priors": weak_priors, "standard_errors": standard_errors, "progress": progress, "throw": throw}
@@ -364,13 +374,64 @@ def fit(
         try:
             for start in _starts(evaluator, int(restarts), key):
                 searches.append(_search(evaluator, start, int(max_steps), tol, trace))
-            if standard_errors and searches:
+            if searches:
+                lowest, bend = _without_pull(evaluator, min(searches, key=_total), int(max_steps), tol, trace)
+                searches.append(lowest)
+            if not standard_errors:
+                bend = None
+            elif bend is None and searches:
                 bend = curvature(evaluator, min(searches, key=_total).free, space.units)
         except KeyboardInterrupt:
             interrupted = True
     if keeper is not None and len(evaluator.record) >= len(evaluator.replay):
         keeper.write(evaluator.record, evaluator.sites, now=True)
     return _finish(evaluator, searches, trace, interrupted, bend, started, throw)
+
+
+_KNOWN = 2.0
+"""A standard error, of a logarithm, with which the data determine a value."""
+_STEEP = 0.5
+"""A slope against which the data may determine it elsewhere."""
+
+
+def _without_pull(
+    evaluator: _Evaluator, lowest: _Search, max_steps: int, tol: float, trace: list[float]
+) -> tuple[_Search, np.ndarray | None]:
+    """The optimum without those weak priors that pull at what the data determine, and the curvature there if known.
+
+    A weak prior is for what the data leave open. Where it acts, the search goes on without it. What ends in an optimum
+    with a curvature of its own is determined, and stays there; for the rest the weak prior is back.
+    """
+    bend = None
+    for _ in range(_ROUNDS):
+        space = evaluator.space
+        _, pull = space.pull(lowest.free)
+        held = pull != 0.0
+        if lowest.status is not Status.CONVERGED or not np.any(held):
+            break
+        if bend is None:
+            bend = curvature(evaluator, lowest.free, space.units)
+        if bend is None:
+            break
+        released = held & (_is_known(evaluator, lowest.free, bend) | (np.abs(pull) > _STEEP))
+        if np.any(released):
+            evaluator.space = space.release(released)
+            found = _search(evaluator, lowest.free, max_steps, tol, trace)
+            beyond = curvature(evaluator, found.free, space.units) if found.status is Status.CONVERGED else None
+            if beyond is not None and np.all(_is_known(evaluator, found.free, beyond)[released]):
+                lowest, bend = found, beyond
+                evaluator.best = found.total, found.free, evaluator.sites
+                continue
+            evaluator.space = space
+        evaluator.space.undetermined = space.names_of(held)
+        break
+    return lowest, bend
+
+
+def _is_known(evaluator: _Evaluator, free: np.ndarray, bend: np.ndarray) -> np.ndarray:
+    """Which free numbers the data, and what a user knows of them, determine without weak priors."""
+    weak = curvature(evaluator.space.pull, free, evaluator.space.units)
+    return Spread.of(bend - weak).errors < _KNOWN if weak is not None else np.zeros(free.shape, dtype=bool)
 
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
@@ -441,9 +502,11 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
     model = with_values(space.slots, setup.model, space.values_at(free))
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, _INNER_TOLERANCE)
     result = run.result(evaluator.report_at(free, sites))
-    errors = standard_errors(space, free, bend)
+    spread = None if bend is None or not np.all(np.isfinite(bend)) else Spread.of(bend)
+    errors = standard_errors(space, free, spread)
     space.note_without_influence([(entry.energy, entry.gradient) for entry in evaluator.record])
     found = space.finish(free, result, status, trace, len(evaluator.record), started, errors)
+    found.spread = None if spread is None else spread.matrix
     report_failure(found, throw, stacklevel=4)
     return found
 

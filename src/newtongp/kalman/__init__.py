@@ -20,10 +20,19 @@ from .chain import (
 )
 from .loops import plain_loops
 from .normaliser import log_normaliser
-from .paths import draw_paths, forward, joint_covariance
+from .paths import draw_paths, forward, joint_covariance, with_marginals
 from .recursions import Step, predict_step, update_step
 from .scalar_sites import scalar_sites
-from .smoother import Smoothed, States, marginals, marginals_and_states, predicted, smoothed_states
+from .smoother import (
+    Smoothed,
+    States,
+    marginals,
+    marginals_and_states,
+    not_below_rounding,
+    predicted,
+    seen_from_later,
+    smoothed_states,
+)
 
 __all__ = [
     "Chain",
@@ -42,14 +51,17 @@ __all__ = [
     "make_chain",
     "marginals",
     "marginals_and_states",
+    "not_below_rounding",
     "observation_rows",
     "plain_loops",
     "positions",
     "predict_step",
     "predicted",
     "scalar_sites",
+    "seen_from_later",
     "smoothed_states",
     "time_of",
     "to_time",
     "update_step",
+    "with_marginals",
 ]

@@ -96,7 +96,7 @@ class Kernel(eqx.Module):
         )
 
     def on(self, *dimensions: Any) -> "Kernel":
-        """This kernel, seeing only these columns of x."""
+        """This kernel, seeing only these columns of x, numbered from 0: `Matern52().on(0) + White().on(1)`."""
         return Active(self, dimensions)
 
     # NumPy would otherwise take `array * kernel` apart into an array of kernels.
@@ -296,4 +296,4 @@ def _evaluated(kernel: Kernel, x1: Float[Array, " P"], x2: Float[Array, " P"]) -
     name = f"`evaluate` of {type(kernel).__name__}"
     with traced(name):
         value = kernel.evaluate(x1, x2)
-    return one_number(value, name, "it sees one pair of rows, vectors of length P: sum over the columns, or choose one")
+    return one_number(value, name, "it sees one pair of rows, vectors, so sum over their columns or choose one")

@@ -258,7 +258,7 @@ def _joined(
     scaled = units / jnp.sqrt(jnp.where(strong, lengths, 1.0))[None, :]
     across = jnp.eye(root.shape[0]) - units @ units.T
     between = scaled @ mixed @ across
-    return scaled @ shrunk @ scaled.T + between + between.T + across @ weak @ across
+    return linalg.symmetrise(scaled @ shrunk @ scaled.T + between + between.T + across @ weak @ across)
 
 
 _PLAIN = 1e-8

@@ -32,7 +32,9 @@ class LinearModel(Prior):
     column of ones.
 
     The posterior has `.weights`, the joint Gaussian of all weights: mean (P,) and covariance (P, P) for one
-    latent, and (D·P,) and (D·P, D·P) for D latents, the weights of the first latent first.
+    latent, and (D·P,) and (D·P, D·P) for D latents, the weights of the first latent first. It is given all
+    hyperparameters: where those were learned, standard errors that count their uncertainty too are those of
+    `FitResult.joint_covariance`.
 
     A step costs O(NP²D² + (PD)³), once more NP²D³ if sites are very precise: linear in the number of rows. With far
     more columns than rows, `GP(kernels.Linear(variance))` is the same model for O(N³).
@@ -236,8 +238,8 @@ class LinearWorkspace(Workspace):
 class LinearPosterior(Posterior):
     """q(f) of a linear model, through its weights.
 
-    `weights` is their joint Gaussian, the weights of the first latent first: `weights.mean.reshape(D, P)` has one
-    row a latent.
+    `weights` is their joint Gaussian given the hyperparameters, the weights of the first latent first:
+    `weights.mean.reshape(D, P)` has one row per latent.
     """
 
     marginals: Gaussian

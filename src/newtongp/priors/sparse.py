@@ -303,7 +303,9 @@ class SparsePosterior(Posterior):
         left = grams(self.prior.kernel, x, x) - jnp.einsum("dnm,drm->dnr", features, features)
         rows = jnp.einsum("adm,dnm->nda", self.half, features).reshape(-1, self.half.shape[0])
         covariance = over_pairs(left) + rows @ rows.T
-        return Gaussian(self._mean(x, features).reshape(-1), linalg.symmetrise(covariance))
+        variances = jnp.maximum(jnp.diagonal(left, axis1=1, axis2=2), 0.0).T.reshape(-1) + jnp.sum(rows**2, axis=1)
+        covariance = jnp.where(jnp.eye(variances.shape[0]) > 0.0, variances[:, None], covariance)
+        return Gaussian(self._mean(x, features).reshape(-1), linalg.as_covariance(covariance))
 
     @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:
