@@ -71,7 +71,7 @@ class _Evaluator:
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
         if starts_from_sweep(method, setup.problem.likelihood):
             self.sites = to_host(swept(setup.problem, setup.data.x))
-        self.precisions = (np.nan, initial, *(precision for precision in START_PRECISIONS if precision > initial))
+        self.precisions = (-1.0, initial, *(precision for precision in START_PRECISIONS if precision > initial))
         self.best: tuple[float, np.ndarray, Any] | None = None
         self.last: Any = None
         """The report of the last evaluation."""
