@@ -26,14 +26,11 @@ from .precision import give_back_memory, in_double, to_host
 from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
-from .starts import bound_nearby, inside_support, swept
+from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
 from .steps import Step
 
 _MANY = 2**18
 """Rows from which on memory is worth a thought."""
-
-START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
-"""Of sites at the prior mean: where one leads nowhere, the next holds f more firmly there."""
 
 
 @in_double
@@ -55,6 +52,16 @@ def _energy(reached: Any) -> float:
     """The energy, infinite where it cannot be started from."""
     energy = reached.energy if isinstance(reached, Report) else reached.point.energy
     return float(energy) if int(reached.steps) >= 0 else np.inf
+
+
+def _is_nowhere(reached: Any) -> bool:
+    """Whether a start leads nowhere: to no finite energy, or to one from which no step leads on."""
+    still = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
+    return still and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)
+
+
+def _rank(reached: Any) -> tuple[bool, float]:
+    return int(reached.status) != Status.CONVERGED.value, _energy(reached)
 
 
 class Run:
@@ -79,20 +86,40 @@ class Run:
         if self.given is not None:
             yield self.order.sites(self.given)
             return
-        latents = self.model.prior.num_latents
-        initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
-        positions = self.problem.observed.shape[0]
-        at_prior = Sites.constant(positions, latents, initial)
+        at_prior = self._at_prior()
         if starts_from_sweep(self.method, self.problem.likelihood):
             sites = to_host(swept(self.problem, self.data.x))
             if _energy(at(sites)) < _energy(at(at_prior)):
                 yield sites
         yield at_prior
-        mean = np.asarray(self.problem.workspace.mean)
-        for precision in START_PRECISIONS:
-            if precision > initial:
-                yield Sites(precision * mean, Sites.constant(positions, latents, precision).precision)
+        yield from self._held()
         yield from inside_support(self.problem)
+
+    @property
+    def _initial_precision(self) -> float:
+        return 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
+
+    def _at_prior(self) -> Sites:
+        rows, latents = self.problem.workspace.mean.shape
+        return Sites.constant(rows, latents, self._initial_precision)
+
+    def _held(self) -> Iterator[Sites]:
+        """Sites that hold f near the prior mean, ever more firmly."""
+        mean = np.asarray(self.problem.workspace.mean)
+        rows, latents = mean.shape
+        for precision in START_PRECISIONS:
+            if precision > self._initial_precision:
+                yield Sites(precision * mean, Sites.constant(rows, latents, precision).precision)
+
+    def _best_held(self, at: Callable[[Sites], Any]) -> Sites | None:
+        """Those of them with the lowest energy, where the prior is far too wide: its own energy is far higher."""
+        if self.given is not None:
+            return None
+        highest = _energy(at(self._at_prior()))
+        if highest <= HOPELESS * np.sum(self.data.observed):
+            return None
+        lowest, best = min(((_energy(at(sites)), sites) for sites in self._held()), key=lambda pair: pair[0])
+        return best if lowest < 1e-3 * highest else None
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
         """Adam's parameters and the Riemannian term both need the inverse of Λ."""
@@ -105,10 +132,13 @@ class Run:
 
     def begin(self, capacity: int, until: int = 1) -> Loop:
         """The loop after its first step, where it can be seen whether a start leads anywhere; before it for 0."""
-        return self._first_sound(
-            lambda sites, until: self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), until),
-            until,
-        )
+
+        def attempt(sites: Sites, until: int) -> Loop:
+            return self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), until)
+
+        held = self._best_held(lambda sites: attempt(sites, 0))
+        reached = None if held is None else attempt(held, until)
+        return self._first_sound(attempt, until) if reached is None or _is_nowhere(reached) else reached
 
     def advance(self, loop: Loop, until: int) -> Loop:
         """Go on until `until` steps have been accepted, or inference has ended."""
@@ -125,16 +155,20 @@ class Run:
 
         if self.problem.observed.shape[0] > _MANY:
             give_back_memory()
-        return self._first_sound(attempt, until)
+        reached = self._first_sound(attempt, until)
+        if until == 0 or int(reached.status) == Status.CONVERGED.value or float(reached.residual) <= 1e-3:
+            return reached
+        # Far from the end: from a prior that is far too wide, sites may have become so precise that they hardly move.
+        held = self._best_held(lambda sites: attempt(sites, 0))
+        again = reached if held is None else attempt(held, until)
+        return min(reached, again, key=_rank)
 
     def _first_sound(self, attempt: Callable[[Sites, int], Any], until: int) -> Any:
         """What the first start leads to that leads anywhere; `attempt` goes from sites so many steps."""
         reached = None
         for sites in self._starts(lambda sites: attempt(sites, 0)):
             reached = attempt(sites, until)
-            # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
-            nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
-            if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):
+            if not _is_nowhere(reached):
                 break
         if reached is not None and int(reached.steps) <= 0 and Status(int(reached.status)).failed:
             from .diagnosis import check_prior
