@@ -102,7 +102,7 @@ class BatchRun:
             history.append((float(kept.energies) / max(1, int(kept.batches)), largest, step_size))
             bar.passed(history[-1][0])
             # The first pass may have started where the energy was infinite; another one like it leads nowhere.
-            infinite = not np.all(np.isfinite([energy for energy, _, _ in history[-2:]]))
+            infinite = not np.any(np.isfinite([energy for energy, _, _ in history[-2:]]))
             if not np.isfinite(largest) or (infinite and len(history) > 1):
                 break
             seen, size = None, float(jnp.trace(kept.product.precision))
@@ -388,6 +388,11 @@ def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Meth
         raise ValueError(
             f"in batches the step is Constant(rho), or left out for one that adapts itself, got {step!r}: the "
             "energy of a few rows cannot tell whether to backtrack"
+        )
+    if method.target.energy is None:
+        raise ValueError(
+            f"batches know how to add up the built-in energies alone, and the target {type(method.target).__name__} "
+            "brings its own: leave batch_size out"
         )
     remembers = isinstance(method.curvature, QuasiNewton) or isinstance(method.safeguard, Riemannian)
     if remembers and model.prior.storage == "tied":
