@@ -24,7 +24,7 @@ from ..diagnosis import check_prior
 from ..fitted import FitResult
 from ..gaussian import Sites
 from ..guesses import guess, scales_of
-from ..infer import START_PRECISIONS, Run
+from ..infer import Run
 from ..kernels.definite import find_indefinite, is_own
 from ..loop import MOST_STEPS
 from ..model import Model
@@ -35,7 +35,7 @@ from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
-from ..starts import inside_support, swept
+from ..starts import START_PRECISIONS, inside_support, swept
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
 from .errors import Spread, curvature, standard_errors
