@@ -41,6 +41,7 @@ class Status(enum.IntEnum):
     NON_FINITE = 6
     SINGLE_PASS = 7
     INTERRUPTED = 8
+    BOUNDED_SUPPORT = 9
 
     def __str__(self) -> str:
         return f"{self.name}: {self.sentence}"
@@ -56,7 +57,12 @@ class Status(enum.IntEnum):
     @property
     def failed(self) -> bool:
         """Whether the run broke down, so that only its last good step is left."""
-        return self in (Status.IMPROPER_POSTERIOR, Status.IMPROPER_CAVITY, Status.NON_FINITE)
+        return self in (
+            Status.IMPROPER_POSTERIOR,
+            Status.IMPROPER_CAVITY,
+            Status.NON_FINITE,
+            Status.BOUNDED_SUPPORT,
+        )
 
     @property
     def sentence(self) -> str:
@@ -94,6 +100,11 @@ _SENTENCES = {
         "A step led to infinite or undefined values; the last good step was kept. Use the default step or a "
         "smaller rho, and check the scale of the data against the prior's variance."
     ),
+    Status.BOUNDED_SUPPORT: (
+        "The density of y is zero beyond a bound on f, and the posterior reaches that bound. VI cannot be used there, "
+        "since E_q[log p(y | f)] is minus infinity, and Newton's method only if the mode is inside the bound. Use "
+        "PowerEP(1.0), which integrates the density itself."
+    ),
 }
 
 
@@ -108,16 +119,21 @@ class FitWarning(UserWarning):
 class InferenceError(RuntimeError):
     """Inference broke down. `result` has the last good step."""
 
-    def __init__(self, result: "Result"):
-        sentence = result.status.sentence if result.steps else _NO_START
-        super().__init__(f"{result.status.name.lower()}: {sentence}")
+    def __init__(self, result: "Result", detail: str | None = None):
+        no_start = result.steps == 0 and result.status is not Status.BOUNDED_SUPPORT
+        sentence = _NO_START if no_start else result.status.sentence
+        super().__init__(f"{result.status.name.lower()}: {sentence}" + (f" {detail}" if detail else ""))
         self.result = result
 
 
 _NO_START = (
     "Inference could not start: the likelihood is not finite anywhere near the prior mean. Check the scale of the data "
-    "against the prior's mean and variance."
+    "against the prior's mean and variance, or start where log p(y | f) is finite: "
+    "sites=Sites(100 * f0, Sites.constant(N, D, 100).precision) holds N rows of D latents at f0 (N, D)."
 )
+
+
+_SETTLED = 1e-3
 
 
 class History:
@@ -187,6 +203,15 @@ class Result:
             f"residual {self.residual:.1e}"
         )
 
+    @property
+    def settled(self) -> bool:
+        """Whether the sites are at their fixed point: inference converged, or its residual is at most 1e-3.
+
+        Only then is a cavity, the posterior without the site of a row, the posterior without the row.
+        """
+        status = getattr(self, "inference_status", self.status)
+        return status.ok or (not status.failed and self.residual <= _SETTLED)
+
     def predict(self, x_new: Any, **row_parameters: Any) -> "Prediction":
         """Predictions of y (and f) at new inputs; see `Prediction`.
 
@@ -215,7 +240,10 @@ class Result:
         return predict.sample_y(self, key, x_new, n, **row_parameters)
 
     def leave_one_out(self) -> np.ndarray:
-        """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper."""
+        """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper.
+
+        It warns if inference has not converged (`settled`): then a cavity is not the posterior without the row.
+        """
         from . import predict
 
         return predict.leave_one_out(self)

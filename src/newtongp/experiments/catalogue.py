@@ -111,7 +111,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Riemannian grads Newton",
         "Newton",
         lambda c: _newton(c, Newton(safeguard=Riemannian())),
-        until={"motorcycle": 21},
+        until={"motorcycle": 21, "product": 131},
     ),
     Entry(
         "Gauss-Newton",
@@ -137,7 +137,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Riemannian grads VI",
         "VI",
         lambda c: _vi(c, VI(safeguard=Riemannian(), cubature=c.cubature)),
-        until={"motorcycle": 51},
+        until={"motorcycle": 51, "product": 111},
     ),
     Entry(
         "variational Gauss-Newton",
@@ -162,7 +162,7 @@ ENTRIES: tuple[Entry, ...] = (
         "first-order VI",
         "VI",
         lambda c: AdamOnSites(learning_rate=ADAM_RATE, loss=Loss("vfe", c.cubature)),
-        until={"motorcycle": 201},
+        until={"motorcycle": 201, "product": 81},
     ),
     Entry("heuristic PEP", "PEP", lambda c: _safeguarded_power_ep(c, Heuristic())),
     Entry(
@@ -186,9 +186,9 @@ ENTRIES: tuple[Entry, ...] = (
         "PEP",
         _published_power_ep_quasi_newton,
         curve="PEP quasi-Newton",
-        until={"motorcycle": 81, "product": 191, "gprn": 21},
+        until={"motorcycle": 81, "product": 191, "gprn": 201},
     ),
-    Entry("PL", "PL", lambda c: _pl(c, PosteriorLinearisation(cubature=c.cubature)), until={"product": 271}),
+    Entry("PL", "PL", lambda c: _pl(c, PosteriorLinearisation(cubature=c.cubature)), until={"product": 261}),
     Entry(
         "PL quasi-Newton",
         "PL",
@@ -205,7 +205,7 @@ ENTRIES: tuple[Entry, ...] = (
         "Riemannian grads PL2",
         "PL",
         lambda c: _pl(c, PosteriorLinearisation(order=2, safeguard=Riemannian(), cubature=c.cubature)),
-        until={"product": 41},
+        until={"product": 191},
         only=("product",),
     ),
     Entry(

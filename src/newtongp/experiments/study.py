@@ -27,7 +27,10 @@ def published_curves(case: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest relative differences from a published curve, over the points that are to be compared."""
+    """The largest relative differences from a published curve, over the points that are to be compared.
+
+    Relative to the published value, or to a tenth of the curve's median size where that is larger.
+    """
 
     loss: float
     nlpd: float
@@ -77,7 +80,10 @@ class Study:
         mine, theirs = (np.array(column) for column in zip(*shared, strict=True))
 
         def largest(values, name):
-            return float(np.max(np.abs(values[mine] / np.array(curve[name])[theirs] - 1.0)))
+            published = np.array(curve[name])
+            # Losses and NLPDs may pass through zero.
+            size = np.maximum(np.abs(published), 0.1 * np.median(np.abs(published)))
+            return float(np.max(np.abs(values[mine] - published[theirs]) / size[theirs]))
 
         mean = outcome.mean
         return Agreement(
