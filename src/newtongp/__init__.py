@@ -15,7 +15,7 @@ from . import _imports
 
 with _imports.without_collector():
     from . import kernels, likelihoods, means
-    from .cubature import Cubature, GaussHermite, PointRule, QuasiRandom, Unscented
+    from .cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, Unscented
     from .gaussian import Gaussian, Sites
     from .infer import infer, iterate
     from .likelihoods.base import Likelihood
@@ -70,6 +70,7 @@ __version__ = "0.1.0"
 __all__ = [
     "GP",
     "VI",
+    "Adaptive",
     "Backtracking",
     "Between",
     "Calibration",

@@ -53,8 +53,8 @@ def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
         raise ValueError(f"FirstOrderVI has its own step length, learning_rate: leave step out, got {step!r}")
     if step.monitors == "objective" and local.objective is None:
         raise ValueError(
-            "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI "
-            "and exact or Gauss-Newton Newton have: use Damped() or Constant(rho) here"
+            "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI, "
+            "exact or Gauss-Newton Newton and targets that declare one have: use Damped() or Constant(rho) here"
         )
     likelihood = model.likelihood
     moments = local.target.needs_moments or local.curvature.name == "gauss_newton"

@@ -4,8 +4,9 @@ The loop itself is in `loop.py`.
 """
 
 import functools
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -13,12 +14,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import data as data_room
+from . import memory
 from .arguments import as_key, flag, tolerance, whole
 from .choices import check_choices, local_rule, starts_from_sweep
 from .compilation import compiled
 from .gaussian import Gaussian, Sites
 from .linalg import smallest_eigenvalue
-from .loop import Loop, Report, begin_loop, in_blocks, report_of, run_at_once, run_loop
+from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop
 from .methods.presets import FirstOrderVI
 from .methods.rule import Method
 from .model import Model
@@ -47,14 +49,51 @@ def _condition(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
     return prior.condition(workspace, sites)
 
 
-def _residual(reached: Any) -> Any:
-    return reached.residual if isinstance(reached, Report) else reached.point.largest
+_SLICE = 1.0
+"""Seconds that a slice of the loop is meant to take: until it is over, nothing can interrupt it."""
+_CAPACITY = 128
+"""Steps of which a slice can keep the history."""
+_FIRST_TRIALS = 16
+"""Of the first slice, for problems in which a trial takes a few milliseconds at most; 1 for others."""
+_SMALL = 1e7
+"""Bytes that such problems take, and numbers at their nodes."""
 
 
-def _energy(reached: Any) -> float:
-    """The energy, infinite where it cannot be started from."""
-    energy = reached.energy if isinstance(reached, Report) else reached.point.energy
-    return float(energy) if int(reached.steps) >= 0 else np.inf
+class _Track:
+    """The history of a loop that is run in slices, and how many trials the next one is to have."""
+
+    def __init__(self, trials: int):
+        self.trials = trials
+        self._parts: list[tuple[np.ndarray, ...]] = []
+
+    def note(self, loop: Loop, before: int, left: int, seconds: float) -> None:
+        """What the last slice has found, and how long it took, which the first time includes the compiler."""
+        each = max(seconds, 1e-6) / (self.trials - left)
+        self.trials = int(np.clip(_SLICE / each, 1, min(8 * self.trials, 2**20)))
+        steps, kept = np.arange(before, int(loop.steps)), loop.history
+        if steps.size:
+            columns = kept.energy, kept.objective, kept.step_size
+            self._parts.append(tuple(np.asarray(column)[steps % len(column)] for column in columns))
+
+    def history(self) -> Trail:
+        """One entry per accepted step."""
+        columns = zip(*self._parts, strict=True) if self._parts else [[np.zeros(0)]] * 3
+        return Trail(*map(np.concatenate, columns))
+
+
+def _wait_for(found: Any) -> Any:
+    """What a slice has found, when it is over; after Ctrl-C too, since a process that ends amid it can crash."""
+    try:
+        return jax.block_until_ready(found)
+    except KeyboardInterrupt:
+        jax.block_until_ready(found)
+        raise
+
+
+def _is_nowhere(loop: Loop) -> bool:
+    """Whether a start has no finite energy, or no step leads on: where the prior is too wide for the likelihood."""
+    nowhere = int(loop.steps) < 0 or (int(loop.steps) == 0 and float(loop.point.largest) > 1e-3)
+    return nowhere and int(loop.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)
 
 
 class Run:
@@ -64,17 +103,21 @@ class Run:
         self.method, self.step = method, step
         self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
         self.tol = tolerance(tol)
+        rows, latents = setup.data.x.shape[0], self.model.prior.num_latents
+        memory.require_nodes(method.cubature, rows, latents)
+        nodes = 1 if method.cubature is None else len(method.cubature.rule(latents)[1])
+        self.takes_long = max(setup.memory, rows * nodes) > _SMALL
         self.given = None
         if sites is not None:
             self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
             self._check_start(self.given, self.data.observed)
 
-    def _starts(self, at: Callable[[Sites], Any]) -> Iterator[Sites]:
+    def _starts(self) -> Iterator[Sites]:
         """Sites to start from, the next ones for the case that nothing is finite at those before.
 
         A wide prior can put so much mass where the likelihood overflows that nothing is finite there. Then start from
         sites that hold f near the prior mean, as loosely as is possible; or, where the density is zero at the prior
-        mean, near a point where it is not. `at` looks at some sites.
+        mean, near a point where it is not.
         """
         if self.given is not None:
             yield self.order.sites(self.given)
@@ -85,7 +128,7 @@ class Run:
         at_prior = Sites.constant(positions, latents, initial)
         if starts_from_sweep(self.method, self.problem.likelihood):
             sites = to_host(swept(self.problem, self.data.x))
-            if _energy(at(sites)) < _energy(at(at_prior)):
+            if self._energy_at(sites) < self._energy_at(at_prior):
                 yield sites
         yield at_prior
         mean = np.asarray(self.problem.workspace.mean)
@@ -93,6 +136,11 @@ class Run:
             if precision > initial:
                 yield Sites(precision * mean, Sites.constant(positions, latents, precision).precision)
         yield from inside_support(self.problem)
+
+    def _energy_at(self, sites: Sites) -> float:
+        """The energy of a start, infinite where it cannot be started from."""
+        loop, _ = self._follow(sites, 0)
+        return float(loop.point.energy) if int(loop.steps) >= 0 else np.inf
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
         """Adam's parameters and the Riemannian term both need the inverse of Λ."""
@@ -103,50 +151,53 @@ class Run:
                 f"Sites.constant({sites.linear.shape[0]}, {sites.linear.shape[1]}, 0.01)"
             )
 
-    def begin(self, capacity: int, until: int = 1) -> Loop:
-        """The loop after its first step, where it can be seen whether a start leads anywhere; before it for 0."""
-        return self._first_sound(
-            lambda sites, until: self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), until),
-            until,
-        )
-
-    def advance(self, loop: Loop, until: int) -> Loop:
+    def advance(self, loop: Loop, until: int, track: "_Track") -> Loop:
         """Go on until `until` steps have been accepted, or inference has ended."""
-        return run_loop(self.problem, self.method, self.step, loop, until, self.tol)
+        quickly = not in_blocks(self.problem, local_rule(self.method))
+        while int(loop.status) == Status.RUNNING.value and int(loop.steps) < until:
+            before, started = max(0, int(loop.steps)), time.perf_counter()
+            near = min(until, before + _CAPACITY)
+            arguments = self.problem, self.method, self.step, loop, near, self.tol, track.trials
+            loop, left = _wait_for(run_slice(*arguments, quickly=quickly))
+            track.note(loop, before, int(left), time.perf_counter() - started)
+        return loop
 
-    def finish(self, capacity: int, until: int) -> Report:
-        """From the start to the end at once."""
-        blocks = in_blocks(self.problem, local_rule(self.method))
-
-        def attempt(sites: Sites, until: int) -> Report:
-            return run_at_once(
-                self.problem, self.method, self.step, sites, capacity, until, self.tol, quickly=not blocks
-            )
-
+    def finish(self, until: int) -> Report:
+        """From the start to the end."""
         if self.problem.observed.shape[0] > _MANY:
             give_back_memory()
-        return self._first_sound(attempt, until)
+        return self.report(*self.begin(until))
 
-    def _first_sound(self, attempt: Callable[[Sites, int], Any], until: int) -> Any:
-        """What the first start leads to that leads anywhere; `attempt` goes from sites so many steps."""
-        reached = None
-        for sites in self._starts(lambda sites: attempt(sites, 0)):
-            reached = attempt(sites, until)
-            # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
-            nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
-            if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):
+    def report(self, loop: Loop, track: "_Track") -> Report:
+        """What is wanted of a loop that has been followed."""
+        return report_of(self.problem, loop, track.history())
+
+    def _follow(self, sites: Sites, until: int) -> tuple[Loop, "_Track"]:
+        """From these sites, so many steps."""
+        track = _Track(1 if self.takes_long else _FIRST_TRIALS)
+        start = start_loop(self.problem, self.method, self.step, sites, _CAPACITY)
+        return self.advance(start, until, track), track
+
+    def begin(self, until: int) -> tuple[Loop, "_Track"]:
+        """The loop after so many steps, from the first start that makes progress, which takes one step to see."""
+        starts = self._starts()
+        reached, track = self._follow(next(starts), until)
+        while _is_nowhere(reached):
+            sites = next(starts, None)
+            if sites is None:
                 break
-        if reached is not None and int(reached.steps) <= 0 and Status(int(reached.status)).failed:
+            reached, track = self._follow(sites, until)
+        if int(reached.steps) <= 0 and Status(int(reached.status)).failed:
             from .diagnosis import check_prior
 
             check_prior(self.model.prior, self.data.x, self.problem.workspace)
-        if self.given is not None and reached is not None and int(reached.steps) < 0:
+        if self.given is not None and int(reached.steps) < 0:
             rows, latents = self.given.linear.shape
             raise ValueError(
                 f"sites cannot be started from ({Status(int(reached.status)).name.lower()}): start from "
                 f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
             )
-        return reached
+        return reached, track
 
     def bound(self, result: Result) -> str | None:
         """Which row's density is zero for some f that the posterior reaches, where that has stopped the method."""
@@ -205,6 +256,7 @@ def infer(
     progress: bool = False,
     batch_size: int | None = None,
     key: Any = None,
+    check_memory: bool = True,
 ) -> Result:
     """The Gaussian posterior of the model given data, for fixed hyperparameters.
 
@@ -212,6 +264,9 @@ def infer(
     still move its marginal by more than `tol` posterior standard deviations. NaN in `y` is a missing row. `sites` are
     where to start. A run that breaks down raises `InferenceError` unless `throw=False`; one that only ran
     out of steps warns.
+
+    What would not fit in memory raises MemoryError before it starts, unless `check_memory=False`. Ctrl-C ends it within
+    about a second, or when a single step that takes longer is over.
 
     With `batch_size`, a `SparseGP` is updated by so many rows at a time, in a random order that `key` decides, and
     `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps, or
@@ -227,17 +282,13 @@ def infer(
     throw, progress = flag(throw, "throw"), flag(progress, "progress")
     key = None if key is None else as_key(key)
     detail = None
-    # Buffers of a few sizes, so that changing max_steps a little compiles nothing anew.
-    capacity = 128
-    while capacity < max_steps:
-        capacity *= 4
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         result = _in_batches(model, x, y, method, step, int(max_steps), tol, sites, progress, batch_size, key)
     else:
         method, step = check_choices(model, method, step)
-        run = Run(Setup(model, x, y), method, step, sites, tol)
-        report = _with_progress(run, capacity, int(max_steps)) if progress else run.finish(capacity, int(max_steps))
-        result = run.result(report)
+        with memory.checked(check_memory):
+            run = Run(Setup(model, x, y), method, step, sites, tol)
+        result = run.result(_with_progress(run, int(max_steps)) if progress else run.finish(int(max_steps)))
         detail = run.bound(result)
         if detail is not None:
             result.status = Status.BOUNDED_SUPPORT
@@ -266,29 +317,29 @@ def _warn(status: Status, residual: float, stacklevel: int) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel)
 
 
-def _with_progress(run: Run, capacity: int, max_steps: int) -> Report:
+def _with_progress(run: Run, max_steps: int) -> Report:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bar:
         task = bar.add_task("inference", total=max_steps)
-        loop = run.begin(capacity, min(1, max_steps))
+        loop, track = run.begin(min(1, max_steps))
         while int(loop.status) == Status.RUNNING.value and int(loop.steps) < max_steps:
-            loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps))
+            loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps), track)
             energy = float(loop.point.energy)
             bar.update(task, completed=int(loop.steps), description=f"inference, energy {energy:.4g}")
-    return report_of(run.problem, loop)
+    return run.report(loop, track)
 
 
 class State:
     """One step of `iterate`: `.energy`, `.objective`, `.step_size`, `.residual`, `.steps`, `.sites`, `.posterior`."""
 
     def __init__(self, run: Run, loop: Loop):
-        point = loop.point
+        point, last = loop.point, (int(loop.steps) - 1) % _CAPACITY
         self.energy = float(point.energy)
-        self.objective = float(loop.history.objective[0])
+        self.objective = float(loop.history.objective[last])
         self.residual = float(point.largest)
-        self.step_size = float(loop.history.step_size[0])
+        self.step_size = float(loop.history.step_size[last])
         self.steps = int(loop.steps)
         self.status = Status(int(loop.status))
         sites = to_host(point.sites)
@@ -309,6 +360,7 @@ def iterate(
     step: Step | None = None,
     sites: Sites | None = None,
     tol: float = 0.0,
+    check_memory: bool = True,
 ) -> Iterator[State]:
     """The loop of `infer`, one state a step, for as long as it is asked.
 
@@ -324,21 +376,22 @@ def iterate(
     True
     """
     method, step = check_choices(model, method, step)
-    return _states(*in_double(_start)(model, x, y, method, step, sites, tol))
+    with memory.checked(check_memory):
+        return _states(*in_double(_start)(model, x, y, method, step, sites, tol))
 
 
-def _start(model, x, y, method, step, sites, tol) -> tuple[Run, Loop]:
+def _start(model, x, y, method, step, sites, tol) -> tuple[Run, Loop, _Track]:
     run = Run(Setup(model, x, y), method, step, sites, tol)
-    return run, run.begin(1)
+    return run, *run.begin(1)
 
 
-def _states(run: Run, loop: Loop) -> Iterator[State]:
+def _states(run: Run, loop: Loop, track: _Track) -> Iterator[State]:
     advance = in_double(run.advance)
     if int(loop.steps) > 0:
         yield in_double(State)(run, loop)
     while int(loop.status) == Status.RUNNING.value:
         before = int(loop.steps)
-        loop = advance(loop, before + 1)
+        loop = advance(loop, before + 1, track)
         if int(loop.steps) > before:
             yield in_double(State)(run, loop)
     status = Status(int(loop.status))

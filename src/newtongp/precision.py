@@ -11,6 +11,7 @@ import datetime
 import functools
 import inspect
 import numbers
+import os
 import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -35,10 +36,33 @@ def in_double(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        _check_process()
         with jax.enable_x64(True):
             return function(*args, **kwargs)
 
     return wrapped
+
+
+_process = {"used": False, "forked": False}
+"""Whether this process may have run JAX, and whether it is a copy of one that had."""
+
+
+def _check_process() -> None:
+    """Raise RuntimeError in a process that was forked after JAX had been used: without its threads, it would hang."""
+    if _process["forked"]:
+        raise RuntimeError(
+            "this process was forked from one in which newtongp had been used, where JAX would wait for ever: start "
+            'processes with multiprocessing.get_context("spawn"), or fork before newtongp is used'
+        )
+    _process["used"] = True
+
+
+def _note_fork() -> None:
+    _process["forked"] = _process["used"]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def to_host(tree: _T) -> _T:

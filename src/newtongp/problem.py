@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from . import data as data_room
+from . import memory
 from .compilation import compiled
 from .gaussian import Sites
 from .kernels.definite import check_definite
@@ -70,6 +71,7 @@ class Setup:
     def __init__(self, model: Model, x: Any, y: Any):
         self.model = model
         self.data = data_room.read_data(x, y, model)
+        self.memory = memory.require_rows(model.prior, self.data.x)
         kernel = getattr(model.prior, "kernel", None)
         if kernel is not None:
             check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
@@ -83,7 +85,7 @@ class Setup:
     def with_model(self, model: Model) -> "Setup":
         """The same data with other hyperparameters."""
         other = object.__new__(Setup)
-        other.model, other.data, other.order = model, self.data, self.order
+        other.model, other.data, other.order, other.memory = model, self.data, self.order, self.memory
         other.inputs = model.prior.inputs_with(self.inputs)
         likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
         workspace = _prepare(model.prior, other.inputs)

@@ -72,7 +72,7 @@ class Status(enum.IntEnum):
 
 _SENTENCES = {
     Status.RUNNING: "Inference has not ended yet.",
-    Status.CONVERGED: "It has come to rest: no update would still move the result by more than the tolerance.",
+    Status.CONVERGED: "Converged to within the tolerance: no update would still move the result by more.",
     Status.MAX_STEPS: (
         "The number of steps ran out before convergence: raise max_steps, or continue with infer(..., "
         "sites=result.sites) or, after a fit, with fit(result.model, ...)."

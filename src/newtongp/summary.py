@@ -16,6 +16,7 @@ from .fitted import FitResult
 from .kernels import Product, Sum
 from .methods.presets import FirstOrderVI
 from .methods.rule import Method
+from .methods.target import Target
 from .parameters import Gamma, LogNormal, Normal, Plausible, hyperparameters
 from .priors.linear import LinearModel
 from .results import Result
@@ -97,6 +98,7 @@ class Summary:
         if self.coefficients:
             parts += [table(_OF_COEFFICIENTS, self._coefficient_rows()), Text(self._note(), style="dim")]
         parts += [table(_HEADINGS, [_cells(entry) for entry in self.parameters])] if self.parameters else []
+        parts += [Text(words) for words in _reasons(self.parameters)]
         for each in self.warnings:
             parts.append(Text(f"! {each.text}", style="yellow"))
         if not self.warnings:
@@ -126,7 +128,8 @@ class Summary:
         weights = ""
         if self.coefficients:
             weights = table([list(_OF_COEFFICIENTS), *self._coefficient_rows()], "th") + f"<p>{self._note()}</p>"
-        warned = "".join(f"<li>{html.escape(each.text)}</li>" for each in self.warnings)
+        warned = "".join(f"<li>{html.escape(words)}</li>" for words in _reasons(self.parameters))
+        warned += "".join(f"<li>{html.escape(each.text)}</li>" for each in self.warnings)
         missed = "".join(f"<li>Not checked: {html.escape(words)}.</li>" for words in self.not_checked)
         return (
             f"<p><b>{html.escape(self._facts['title'])}</b></p>{table([list(line) for line in _lines(self._facts)])}"
@@ -184,9 +187,13 @@ def _facts(result: Result) -> dict[str, Any]:
             "steps": int(result.steps),
             "residual": _plain(result.residual),
         },
-        "energy": {"name": _ENERGIES[method.target.energy], "value": _plain(result.energy)},
+        "energy": {"name": _energy_words(method.target), "value": _plain(result.energy)},
         "rows": None if data is None else _count_rows(data),
     }
+
+
+def _energy_words(target: Target) -> str:
+    return f"energy of {type(target).__name__}" if target.energy is None else _ENERGIES[target.energy]
 
 
 def _count_rows(data: Data) -> dict[str, int]:
@@ -331,6 +338,11 @@ def _parameters(result: Result) -> Iterator[dict[str, Any]]:
         yield entry
 
 
+def _reasons(entries: list[dict[str, Any]]) -> list[str]:
+    """Why hyperparameters that nobody has fixed were not learned."""
+    return [f"{entry['name']} was not learned: {entry['reason']}." for entry in entries if entry["reason"]]
+
+
 def _plain(value: Any) -> Any:
     """A number, or lists of them, with None for what is not finite."""
     if np.ndim(value) > 0:
@@ -377,7 +389,6 @@ def _cells(entry: dict[str, Any]) -> list[str]:
     if entry["determined"] is not None:
         error = shown(entry["standard_error"], "not determined")
     how = f"tied to {entry['tied_to']}" if entry["treatment"] == "tied" else entry["treatment"]
-    how += f", {entry['reason']}" if entry["reason"] else ""
     if entry["prior"] and entry["treatment"] != "tied":
         # The ranges of weak priors are in `as_dict()`: two long numbers a line would push the values off the page.
         how += ", weak prior" if entry["prior"].startswith(_WEAK) else f", {entry['prior']}"

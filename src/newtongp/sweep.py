@@ -45,7 +45,7 @@ def filter_sweep(model: Model, x: Any, y: Any, method: Method | None = None) -> 
     setup = Setup(model, x, y)
     sites = setup.order.rows(to_host(sweep_in_time(setup.problem, method)))
     run = Run(setup, method, step, sites, 0.0)
-    result = run.result(run.finish(1, 0))
+    result = run.result(run.finish(0))
     result.status = Status.SINGLE_PASS
     return result
 

@@ -7,6 +7,7 @@ gone through again from its record, without computing anything, until the record
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ import jax
 import numpy as np
 import scipy.optimize
 
+from .. import memory
 from ..arguments import as_key, file_name, flag, tolerance, whole
 from ..choices import check_choices, starts_from_sweep
 from ..data import read_inputs
@@ -40,6 +42,8 @@ from .errors import Spread, curvature, standard_errors
 from .space import Space, report_failure
 
 _INNER_TOLERANCE = 1e-7
+_GRADIENTS = 4.0
+"""How many times the memory of inference its gradient takes."""
 
 
 class _Entry(NamedTuple):
@@ -74,7 +78,7 @@ class _Evaluator:
         self.undefined = np.zeros(space.size, dtype=bool)
         """Which free numbers had no finite slope somewhere, although there was an energy."""
         if keeper is not None:
-            self.replay, sites = keeper.read()
+            self.replay, sites = keeper.read(space.size, self.sites)
             self.sites = self.sites if sites is None else sites
 
     def __call__(self, free: np.ndarray) -> tuple[float, np.ndarray]:
@@ -294,19 +298,23 @@ def fit(
     throw: bool = True,
     batch_size: int | None = None,
     learning_rate: float = 0.05,
+    check_memory: bool = True,
 ) -> FitResult:
     """Learn the hyperparameters of the model from data, and infer the posterior with them.
 
-    Every hyperparameter of kernel, mean and likelihood is learned unless `parameters` says otherwise, a mapping from
-    names (see `newtongp.parameters`) to `Fixed()`, `Free(lower, upper, prior, start)` or `Tied(name)`. The method's own
+    Every hyperparameter that kernel, mean and likelihood declare (see `newtongp.learned`) is learned unless
+    `parameters` says otherwise, a mapping from names (see `newtongp.parameters`) to `Fixed()`, `Free(lower, upper,
+    prior, start)` or `Tied(name)`; a `FitWarning` names numbers that are not declared. The method's own
     energy is made as low as possible, by L-BFGS with exact gradients, until they are below `tol` in the logarithms of
     positive parameters and in others by their units; with priors on parameters, the energy minus their log density is
     (a MAP estimate). The search starts from the model's own values or from guesses made of the data, whichever have the
     lower energy, and again from `restarts` random places, which `key` decides.
 
     With `weak_priors`, parameters that the data leave undecided do not run away: see `newtongp.parameters.Plausible`.
-    They do not move what the data determine. `checkpoint` is a file to write what was found so far to, and to resume
-    from. The result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
+    They do not move what the data determine. What would not fit in memory raises MemoryError before it starts, unless
+    `check_memory=False`. Ctrl-C ends the search after the evaluation that is under way, with what was found until then
+    (`Status.INTERRUPTED`). `checkpoint` is a file to write what was found so far to, and to resume from. The
+    result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
 
     With `batch_size`, a `SparseGP` learns from so many rows at a time, by Adam with `learning_rate` in the logarithms
     of positive parameters. x and y may then be all that `infer` takes in batches, `key` decides the order of rows, and
@@ -352,7 +360,9 @@ def fit(
             throw=throw,
         )
     method, step = check_choices(model, method, step)
-    setup = _set_up(model, x, y)
+    with memory.checked(check_memory):
+        setup = _set_up(model, x, y)
+        memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
     space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
     keeper = None
     if checkpoint is not None:
@@ -426,8 +436,9 @@ def _is_known(evaluator: _Evaluator, free: np.ndarray, bend: np.ndarray) -> np.n
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
     """The model at its data, with one lengthscale a column where it leaves that open, and inducing inputs chosen."""
-    columns = read_inputs(x, model).shape[1]
-    model = Model(for_columns(model.prior, columns), model.likelihood)
+    inputs = read_inputs(x, model)
+    memory.require_rows(model.prior, inputs, times=_GRADIENTS)
+    model = Model(for_columns(model.prior, inputs.shape[1]), model.likelihood)
     setup = Setup(model, x, y)
     if isinstance(model.prior, SparseGP) and model.prior.inducing is None:
         # They stay where they are while the kernel changes: energies are then those of one and the same model.
@@ -509,18 +520,29 @@ class _Keeper:
         mark = fingerprint((setup.model, choices), arrays, (space.slots, inference_steps))
         self.file = Checkpoint(path, "newtongp fit checkpoint", mark)
 
-    def read(self) -> tuple[list[_Entry], Sites | None]:
-        """What an earlier run has left; nothing if there was none."""
+    def read(self, size: int, like: Sites) -> tuple[list[_Entry], Sites | None]:
+        """What an earlier run has left, for so many free numbers and such sites; nothing if there was none."""
         kept = self.file.read()
         if kept is None:
             return [], None
-        rows = zip(kept["free"], kept["energy"], kept["gradient"], kept["status"], kept["steps"], strict=True)
-        entries = [_Entry(free, float(e), slope, int(status), int(steps)) for free, e, slope, status, steps in rows]
-        return entries, Sites(kept["linear"], kept["precision"])
+        array = functools.partial(self.file.array, kept)
+        free = array("free", "f", None, size)
+        count = len(free)
+        energy, gradient = array("energy", "f", count), array("gradient", "f", count, size)
+        status, steps = array("status", "i", count), array("steps", "i", count)
+        sites = Sites(array("linear", "f", *like.linear.shape), array("precision", "f", *like.precision.shape))
+        if np.any(np.isnan(energy) | (energy == -np.inf)):
+            raise self.file.unusable("energies must be numbers, or infinite where inference broke down")
+        if not all(np.all(np.isfinite(each)) for each in (free, gradient, sites.linear, sites.precision)):
+            raise self.file.unusable("free, gradient, linear and precision must be finite")
+        if not np.all(np.isin(status, list(Status))):
+            raise self.file.unusable("status must hold endings of inference")
+        rows = zip(free, energy.tolist(), gradient, status.tolist(), steps.tolist(), strict=True)
+        return [_Entry(*row) for row in rows], sites
 
     def write(self, record: list[_Entry], sites: Sites, now: bool = False) -> None:
         """Replace the file by what is known by now."""
-        if not record or not (now or self.file.due):
+        if not record or not (now or self.file.is_due()):
             return
         self.file.write(
             {

@@ -14,6 +14,7 @@ from .chain import (
     in_time,
     make_chain,
     observation_rows,
+    positions,
     time_of,
     to_time,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "not_below_rounding",
     "observation_rows",
     "plain_loops",
+    "positions",
     "predict_step",
     "predicted",
     "scalar_sites",

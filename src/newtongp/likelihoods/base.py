@@ -72,7 +72,7 @@ class Likelihood(eqx.Module):
         raise NotImplementedError(_missing(self, "probabilities"))
 
     def cdf(self, y, f) -> Any:
-        """P(Y <= y | f), for one output."""
+        """P(Y <= y | f); of each output by itself where there are several."""
         raise NotImplementedError(_missing(self, "cdf"))
 
     def sample(self, key, f) -> Any:
@@ -93,6 +93,13 @@ class Likelihood(eqx.Module):
 
     def log_expected_power(self, y, mean, covariance, power: float) -> Any:
         """log E[p(y | f)^power] under f ~ N(mean, covariance) in closed form, or None if there is none."""
+        return None
+
+    def peak(self, y) -> Any:
+        """Where p(y | f) peaks as a function of f, and the width of the peak, as a pair; None if this is not known.
+
+        For one latent. The width is 1 / √(−∂² log p / ∂f²) at the peak. Without it, the peak is searched for.
+        """
         return None
 
     def check_support(self, y: np.ndarray) -> None:
@@ -202,6 +209,15 @@ def row_log_expected_power(likelihood: Likelihood, y, mean, covariance, power: f
     """The closed form of log E[p(y | f)^power], vectors in, or None."""
     variance = covariance[0, 0] if likelihood.num_latents == 1 else covariance
     return likelihood.log_expected_power(_output(likelihood, y), _latent(likelihood, mean), variance, power)
+
+
+def row_peak(likelihood: Likelihood, y, mean, scale):
+    """The peak of p(y | f) and its width in units of this mean and scale, or None."""
+    peak = likelihood.peak(_output(likelihood, y)) if likelihood.num_latents == 1 else None
+    if peak is None:
+        return None
+    safe = jnp.where(scale > 0.0, scale, 1.0)
+    return (jnp.asarray(peak[0]) - mean[0]) / safe, jnp.asarray(peak[1]) / safe
 
 
 # Many rows ------------------------------------------------------------------------------------

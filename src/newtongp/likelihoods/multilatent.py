@@ -230,10 +230,9 @@ class _Vector(Likelihood):
         return noise if noise.ndim == 2 else jnp.diag(jnp.broadcast_to(noise, (self.outputs,)))
 
     def cdf(self, y, f):
-        """P(Y <= y | f), for one output."""
-        if self.outputs != 1:
-            raise NotImplementedError(f"{type(self).__name__} has a `cdf` for one output, and here are {self.outputs}")
-        return ndtr((y - self.mean(f)) / jnp.sqrt(self._noise_matrix()[0, 0]))
+        """P(Y <= y | f), of each output by itself."""
+        scale = jnp.sqrt(jnp.diagonal(self._noise_matrix()))
+        return ndtr((y - self.mean(f)) / (scale[0] if self.outputs == 1 else scale))
 
     def sample(self, key, f):
         """A draw of y given f."""

@@ -5,7 +5,7 @@ N(0, I): `weight_space.py` conditions them on sites.
 """
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -85,6 +85,13 @@ class LinearModel(Prior):
                     f"{name} is for {weights} weight(s), but x has {x.shape[1]} column(s): x is the design matrix, "
                     "with one column a weight"
                 )
+
+    memory_remedy: ClassVar[str] = "use fewer columns"
+
+    def memory(self, x: np.ndarray) -> float:
+        # Features of all rows, and covariances of all weights.
+        weights = self.num_latents * float(x.shape[1])
+        return 8.0 * (4.5 * x.size + 6.0 * weights**2)
 
     def prepare(self, x: Float[Array, "N P"]) -> "LinearWorkspace":
         return LinearWorkspace(_times_root(x, self.prior_covariance), x @ self._prior_mean(x.shape[1]).T)

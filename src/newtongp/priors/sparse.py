@@ -7,7 +7,7 @@ sites of any sign. Directions in which K_ZZ is no more than rounding are left ou
 slightly fewer inducing variables, hence a proper one: no jitter is needed.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -135,6 +135,15 @@ class SparseGP(Prior):
 
     def inputs_with(self, inputs: "SparseInputs") -> "SparseInputs":
         return inputs if self.inducing is None else SparseInputs(inputs.x, self.inducing_for(None))
+
+    memory_remedy: ClassVar[str] = "use fewer inducing inputs, or batches of rows with batch_size="
+
+    def memory(self, x: np.ndarray) -> float:
+        # Features of all rows, and covariances of all inducing variables.
+        given = self.inducing
+        count = max(map(len, given)) if given is not None else min(self.count or 1, x.shape[0])
+        weights = self.num_latents * float(count)
+        return 8.0 * (4.5 * x.shape[0] * weights + 6.0 * weights**2)
 
     def prepare(self, x: "SparseInputs") -> "SparseWorkspace":
         projection = Projection.to(self.kernel, x.inducing)

@@ -21,6 +21,11 @@ class TemporalPrior(Prior):
         """The same prior, run in plain order of time."""
 
 
+def chain_memory(positions: float, states: int, latents: int) -> float:
+    """About how many bytes a filter and a smoother take for so many positions."""
+    return 8.0 * positions * (3.5 * float(states) ** 2 + 75.0 * latents**2)
+
+
 _MOST_PIECES = 2**16
 """Every piece has at least one position, whether there is a row for it or not."""
 
