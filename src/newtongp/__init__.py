@@ -15,7 +15,7 @@ from . import _imports
 
 with _imports.without_collector():
     from . import kernels, likelihoods, means
-    from .cubature import Cubature, GaussHermite, PointRule, QuasiRandom, Unscented
+    from .cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, Unscented
     from .gaussian import Gaussian, Sites
     from .infer import infer, iterate
     from .likelihoods.base import Likelihood
@@ -26,13 +26,13 @@ with _imports.without_collector():
     from .model import Model
     from .precision import RoundingWarning
     from .priors.markov import MarkovGP
-    from .results import ConvergenceWarning, InferenceError, Result, Status
+    from .results import ConvergenceWarning, FitWarning, InferenceError, Result, Status
     from .steps import Backtracking, Constant, Damped
 
 if TYPE_CHECKING:
     from . import datasets
     from .checking import Calibration, Comparison, CrossValidation, compare, cross_validate
-    from .constraints import learned
+    from .constraints import Between, Covariance, Positive, Real, learned
     from .fitted import FitResult
     from .fitting import fit
     from .parameters import Fixed, Free, Tied, hyperparameters
@@ -50,7 +50,7 @@ __getattr__, __dir__ = _imports.on_demand(
     {
         "checking": "Calibration Comparison CrossValidation compare cross_validate",
         "datasets": "",
-        "constraints": "learned",
+        "constraints": "Between Covariance Positive Real learned",
         "fitted": "FitResult",
         "fitting": "fit",
         "parameters": "Fixed Free Tied hyperparameters",
@@ -70,17 +70,21 @@ __version__ = "0.1.0"
 __all__ = [
     "GP",
     "VI",
+    "Adaptive",
     "Backtracking",
+    "Between",
     "Calibration",
     "Comparison",
     "Constant",
     "ConvergenceWarning",
+    "Covariance",
     "CrossValidation",
     "Cubature",
     "Damped",
     "Exact",
     "FirstOrderVI",
     "FitResult",
+    "FitWarning",
     "Fixed",
     "Free",
     "GaussHermite",
@@ -96,11 +100,13 @@ __all__ = [
     "Newton",
     "ParquetChunks",
     "PointRule",
+    "Positive",
     "PosteriorLinearisation",
     "PowerEP",
     "Prediction",
     "QuasiNewton",
     "QuasiRandom",
+    "Real",
     "Result",
     "Riemannian",
     "RoundingWarning",

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from .cubature import is_point
+from .likelihoods.base import Likelihood
 from .methods.presets import VI, FirstOrderVI
 from .methods.rule import Method
 from .model import Model
@@ -23,6 +24,20 @@ def default_step(method: Method | FirstOrderVI) -> Step:
     return Damped() if method.objective is None else Backtracking()
 
 
+def starts_from_sweep(method: Method | FirstOrderVI, likelihood: Likelihood) -> bool:
+    """Whether the prior is known to be a bad start, so that inference starts from a sweep over the rows.
+
+    Under a wide prior a non-linear function of f looks like no linear one. That concerns every method where y is such a
+    function plus Gaussian noise, and methods that linearise wherever log p(y | f) is not concave. Latents that enter
+    linearly are no difficulty. Methods that invert site precisions start from a constant one.
+    """
+    if isinstance(method, FirstOrderVI) or method.initial_precision > 0.0:
+        return False
+    easy = bool(likelihood.linear_latents) or likelihood.log_prob_degree in (0, 1, 2) or likelihood.log_concave
+    linearised = likelihood.gaussian_form or method.target.needs_moments
+    return linearised and not easy and likelihood.moments_problem() is None
+
+
 def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
     """The method and step to use; ValueError if they do not fit each other or the model."""
     if not isinstance(model, Model):
@@ -38,8 +53,8 @@ def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
         raise ValueError(f"FirstOrderVI has its own step length, learning_rate: leave step out, got {step!r}")
     if step.monitors == "objective" and local.objective is None:
         raise ValueError(
-            "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI "
-            "and exact or Gauss-Newton Newton have: use Damped() or Constant(rho) here"
+            "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI, "
+            "exact or Gauss-Newton Newton and targets that declare one have: use Damped() or Constant(rho) here"
         )
     likelihood = model.likelihood
     moments = local.target.needs_moments or local.curvature.name == "gauss_newton"

@@ -1,35 +1,24 @@
 """What of a result deserves a second look: endings, hyperparameters, integrals, single rows."""
 
-import functools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .choices import local_rule
-from .cubature import Cubature, GaussHermite, Unscented
 from .data import Data
 from .fitted import FitResult
-from .gaussian import Gaussian, cavity, widened
-from .likelihoods.base import (
-    Likelihood,
-    over_rows,
-    row_expected_log_prob,
-    row_log_expected_power,
-    rows_given,
-    with_row_parameters,
-)
+from .likelihoods.base import over_rows
 from .methods.curvature import QuasiNewton
-from .methods.nodes import Nodes, expected_at, place_nodes, powered_at
 from .methods.rule import Method, evaluate, propose
 from .methods.safeguard import Heuristic
 from .parameters import Parameter, Plausible, hyperparameters
 from .precision import in_double
 from .predict import left_out
 from .priors.sparse import SparseGP, SparsePosterior
+from .quadrature import NotEstimated, Rows, estimate_error, rule_words
 from .results import Result
 from .wording import SEARCHES, in_words, inference_sentence, inference_status, number, range_words, shown
 
@@ -77,6 +66,8 @@ def _warn_of_parameters(result: Result) -> Iterator[Warned]:
     bounds = result.at_bound if isinstance(result, FitResult) else []
     priors = result.priors if isinstance(result, FitResult) else {}
     tied = result.tied if isinstance(result, FitResult) else {}
+    for about, text in getattr(result, "notes", {}).items():
+        yield Warned(about, text)
     for each in hyperparameters(result.model):
         if each.name in tied:
             continue
@@ -87,26 +78,43 @@ def _warn_of_parameters(result: Result) -> Iterator[Warned]:
                 "further. Widen the bound in Free(lower, upper), or say Fixed() if the bound is what you know.",
             )
             continue
-        found = _length_problem(each, result.data) if each.unit == "x" and result.data is not None else None
+        found = None
+        if each.unit == "x" and result.data is not None:
+            found = _length_problem(each, result.data, _is_determined(each, result))
         prior = priors.get(each.name)
         if found is None and isinstance(prior, Plausible):
-            found = _plausibility_problem(each, prior)
+            found = _plausibility_problem(each, prior, each.name in getattr(result, "undetermined", []))
         if found is not None:
             yield Warned(each.name, found)
 
 
-def _plausibility_problem(each: Parameter, prior: Plausible) -> str | None:
+def _plausibility_problem(each: Parameter, prior: Plausible, is_open: bool) -> str | None:
     if np.all((each.value >= prior.lower) & (each.value <= prior.upper)):
         return None
+    beyond = f"{each.name} is {shown(each.value)}, beyond its plausible range of {range_words(prior)}"
+    if not is_open:
+        return (
+            f"{beyond}, where a weak prior pulls it back. Whether the data determine it was not looked into: compare "
+            "with weak_priors=False, or give it a prior of its own in Free(prior=...)."
+        )
     return (
-        f"{each.name} is {shown(each.value)}, beyond its plausible range of {range_words(prior)}: nothing but a weak "
-        "prior holds it there. Fix it, give it a prior of its own in Free(prior=...), or leave out the part of the "
-        "model that it belongs to."
+        f"{beyond}: the data do not determine it, and nothing but a weak prior holds it there. Fix it, give it a prior "
+        "of its own in Free(prior=...), or leave out the part of the model that it belongs to."
     )
 
 
-def _length_problem(each: Parameter, data: Data) -> str | None:
-    """What is wrong with a lengthscale, seen from where the data are."""
+_SURE = 0.5
+"""A relative standard error with which a value is known."""
+
+
+def _is_determined(each: Parameter, result: Result) -> bool:
+    """Whether the curvature of the energy says that the data know a value well."""
+    error = result.standard_errors.get(each.name) if isinstance(result, FitResult) else None
+    return error is not None and bool(np.all(error < _SURE * np.abs(each.value)))
+
+
+def _length_problem(each: Parameter, data: Data, is_determined: bool) -> str | None:
+    """What is wrong with a lengthscale, seen from where the data are; a long one may be just what they say."""
     columns = data.x.shape[1]
     ranges = np.ptp(data.x, axis=0)
     spacings = np.array([_spacing(column) for column in data.x.T])
@@ -118,7 +126,7 @@ def _length_problem(each: Parameter, data: Data) -> str | None:
     in_ranges = np.max(by_range)
     if columns > 1 and each.value.shape == (columns,) and in_ranges > _RANGES:
         return _columns_problem(each, by_range)
-    if in_ranges > _RANGES and np.any(ranges > 0.0):
+    if in_ranges > _RANGES and np.any(ranges > 0.0) and not is_determined:
         return (
             f"{each.name} is {shown(each.value)}, {in_ranges:.3g} times the range of x: this part of the model "
             "hardly changes over the data, which say little about its lengthscale and variance, while forecasts rest "
@@ -178,31 +186,6 @@ def _warn_of_rank(result: Result) -> Iterator[Warned]:
             )
 
 
-class _Rows(NamedTuple):
-    """What is known of rows, as a method sees them one by one."""
-
-    likelihood: Likelihood
-    y: np.ndarray
-    observed: np.ndarray
-    marginal: Any
-    site: Any
-    extra: Any
-
-    @classmethod
-    def of(cls, result: Result, rows: np.ndarray) -> "_Rows":
-        """These rows of a result."""
-        data, likelihood = result.data, result.model.likelihood
-        own = {name: np.asarray(likelihood.row_parameter(name))[rows] for name in rows_given(likelihood)}
-        seen = None if data.seen is None else data.seen[rows]
-        taken = Data(data.x[rows], data.y[rows], data.observed[rows], seen)
-        extra = None
-        if result.site_marginals is not result.marginals:
-            extra = (result.marginals.covariance - result.site_marginals.covariance)[rows]
-        marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
-        own_likelihood = taken.likelihood(with_row_parameters(likelihood, **own))
-        return cls(own_likelihood, taken.y, taken.observed, marginal, site, extra)
-
-
 def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Warned]:
     method = result.method
     if not isinstance(method, Method) or not isinstance(method.safeguard, Heuristic):
@@ -211,7 +194,7 @@ def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Warned
         not_checked.append("where the heuristic clips, since quasi-Newton's matrices were not kept")
         return
     bare = Method(method.target, method.curvature, None, method.cubature)
-    lowest = np.asarray(_lowest_precisions(bare, _Rows.of(result, np.arange(result.data.observed.size))))
+    lowest = np.asarray(_lowest_precisions(bare, Rows.of(result, np.arange(result.data.observed.size))))
     clipped = _worst_first(lowest < 0.0, -lowest)
     if clipped.size:
         yield Warned(
@@ -226,7 +209,7 @@ def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Warned
 
 @in_double
 @jax.jit
-def _lowest_precisions(method: Method, rows: _Rows) -> Float[Array, " N"]:
+def _lowest_precisions(method: Method, rows: Rows) -> Float[Array, " N"]:
     """The smallest diagonal entry of the precision that every row asks for."""
 
     def row(likelihood, y, observed, marginal, site, extra):
@@ -237,102 +220,36 @@ def _lowest_precisions(method: Method, rows: _Rows) -> Float[Array, " N"]:
     return over_rows(row, rows.likelihood, tuple(rows[1:]))
 
 
-_MOST_NODES = 20_000
-_MOST_VALUES = 4e6
-"""Log densities that a check may take: with more, a part of the rows stands for all."""
-_LARGEST_ORDER = 200
 _TOLERATED, _TOLERATED_SHARE = 1e-3, 1e-4
+_TOLERATED_MOVE = 0.01
+"""Posterior standard deviations, or parts of a marginal's precision."""
 _LISTED = 5
 """Row numbers in a warning, at most."""
 
 
 def _warn_of_quadrature(result: Result, not_checked: list[str]) -> Iterator[Warned]:
-    """The energy at the same sites with twice the nodes a latent: all but the rows' integrals stays the same."""
-    method = local_rule(result.method)
-    if method.target.energy == "laplace":
+    """Energies and sites at the same point by a finer rule: all but the rows' integrals stays the same."""
+    found = estimate_error(result)
+    if isinstance(found, NotEstimated):
+        not_checked += [] if found.reason is None else [found.reason]
         return
-    power = None if method.target.energy == "vfe" else method.energy_power
-    rule, count = _rule_of(result.model.likelihood, method.cubature, power)
-    if count == 0:
-        return
-    finer = _finer(rule, count)
-    if finer is None:
-        not_checked.append(
-            f"integrals over {count} latent(s), for which there is no finer rule than {_rule_words(rule)}"
-        )
-        return
-    rows = np.flatnonzero(result.data.observed)
-    rows = rows[:: max(1, round(rows.size * finer.order**count / _MOST_VALUES))]
-    if rows.size == 0:
-        return
-    changes = np.asarray(_energy_changes(method.cubature, finer, power, _Rows.of(result, rows)))
-    changes = np.where(np.isfinite(changes), changes, 0.0)
-    change = float(np.sum(changes)) * float(np.sum(result.data.observed)) / rows.size
-    if abs(change) > max(_TOLERATED, _TOLERATED_SHARE * abs(result.energy)):
-        worst = rows[np.argsort(-np.abs(changes))[:_LISTED]]
+    coarse = abs(found.energy) > max(_TOLERATED, _TOLERATED_SHARE * abs(result.energy))
+    if coarse or (found.posterior or 0.0) > _TOLERATED_MOVE:
+        size, moved = np.abs(found.energies), ""
+        if found.means is not None and found.precisions is not None:
+            size = size if coarse else np.maximum(found.means, found.precisions)
+            moved = (
+                f", and updates by it would move means by up to {np.max(found.means):.2g} posterior standard "
+                f"deviations and precisions of sites by up to {np.max(found.precisions):.2g} of the marginals'"
+            )
+        worst = found.rows[np.argsort(-size)[:_LISTED]]
         yield Warned(
             "cubature",
-            f"With GaussHermite({finer.order}) in place of {_rule_words(rule)} the energy of this posterior changes by "
-            f"{change:+.3g}, most in {_list_rows(worst)}: the nodes are too coarse for the likelihood. "
-            f"Repeat it with cubature=GaussHermite({finer.order}) in the method, and see what changes.",
+            f"With {rule_words(found.finer)} in place of {rule_words(found.rule)} the energy of this posterior changes "
+            f"by {-found.energy:+.3g}{moved}, most in {_list_rows(worst)}: the nodes are too coarse for the "
+            f"likelihood. Repeat it with cubature={rule_words(found.finer)} in the method, and see what changes.",
             tuple(worst.tolist()),
         )
-
-
-@in_double
-def _rule_of(likelihood: Likelihood, cubature: Cubature | None, power: float | None) -> tuple[Cubature, int]:
-    """The rule that a method uses, and for how many latents."""
-    count = likelihood.num_latents
-    nodes = place_nodes(likelihood, Gaussian(jnp.zeros(count), jnp.eye(count)), cubature, power is not None)
-    return nodes.rule, len(nodes.split.others)
-
-
-def _finer(rule: Cubature, count: int) -> GaussHermite | None:
-    """A product rule with twice the nodes in each of so many latents, or as many more as is possible."""
-    if not isinstance(rule, (GaussHermite, Unscented)):
-        return None
-    before, wanted = (rule.order, 2 * rule.order) if isinstance(rule, GaussHermite) else (3, 20)
-    order = min(wanted, int(_MOST_NODES ** (1.0 / count) + 1e-9), _LARGEST_ORDER)
-    return GaussHermite(order) if order > before else None
-
-
-def _rule_words(rule: Cubature) -> str:
-    return f"{type(rule).__name__}({getattr(rule, 'order', '')})"
-
-
-@in_double
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def _energy_changes(cubature: Cubature | None, finer: Cubature, power: float | None, rows: _Rows) -> Float[Array, " N"]:
-    """What every row's share of the energy changes by with a finer rule: of the VFE, or of power EP's energy."""
-
-    def row(likelihood, y, observed, marginal, site, extra):
-        if power is None:
-            around = widened(marginal, extra)
-            closed = row_expected_log_prob(likelihood, y, around.mean, around.covariance)
-        else:
-            around = widened(cavity(marginal, site, power).gaussian, extra)
-            closed = row_log_expected_power(likelihood, y, around.mean, around.covariance, power)
-        if cubature is None and closed is not None:
-            return jnp.zeros(())
-        nodes = place_nodes(likelihood, around, cubature, power is not None)
-        return _integral(likelihood, y, nodes, power) - _integral(likelihood, y, _at_other(nodes, around, finer), power)
-
-    return over_rows(row, rows.likelihood, tuple(rows[1:]))
-
-
-def _at_other(nodes: Nodes, around: Gaussian, rule: Cubature) -> Nodes:
-    """The same latents at the nodes of another rule."""
-    standard, weights = (jnp.asarray(part) for part in rule.rule(len(nodes.split.others)))
-    points = nodes.split.arrange(around).mean[None, :] + standard @ nodes.root[:, : standard.shape[1]].T
-    return nodes._replace(points=points, weights=weights, standard=standard, rule=rule)
-
-
-def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float | None) -> Float[Array, ""]:
-    """E[log p], or (1/α) log E[p^α]."""
-    if power is None:
-        return nodes.weights @ jax.vmap(expected_at(likelihood, y, nodes).value)(nodes.points)
-    values = jax.vmap(powered_at(likelihood, y, nodes, power).value)(nodes.points)
-    return jax.scipy.special.logsumexp(values, b=nodes.weights) / power
 
 
 _FAR = 5.0
@@ -345,6 +262,9 @@ _BELOW = 10.0
 
 def _warn_of_rows(result: Result) -> Iterator[Warned]:
     """Rows that stand out: by what was observed in them, or by how far they move the posterior against the others."""
+    if not result.settled:
+        # Cavities are then no predictions from the other rows, and the status has said why.
+        return
     unlikely, below = _unlikely_rows(result.leave_one_out())
     overruling, moves = _overruling_rows(result)
     sentences = []

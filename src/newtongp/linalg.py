@@ -183,6 +183,18 @@ def eigen_given(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.eigh(matrix)
 
 
+def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
+    """Lower Cholesky factors of many small PSD matrices (..., D, D) outside of any trace, singular ones included."""
+    root = np.zeros(matrices.shape)
+    for k in range(matrices.shape[-1]):
+        pivot = np.sqrt(np.maximum(matrices[..., k, k] - np.sum(root[..., k, :k] ** 2, axis=-1), 0.0))
+        rest = matrices[..., k + 1 :, k] - np.einsum("...ij,...j->...i", root[..., k + 1 :, :k], root[..., k, :k])
+        root[..., k, k] = pivot
+        scale = np.where(pivot > 0.0, pivot, 1.0)[..., None]
+        root[..., k + 1 :, k] = np.where(pivot[..., None] > 0.0, rest / scale, 0.0)
+    return root
+
+
 def solve_by_products(apply: Any, right: Any, iterations: int) -> Any:
     """A⁻¹ right for a matrix of any kind that is known by its products, over trees of arrays (GMRES)."""
     return jax.scipy.sparse.linalg.gmres(apply, right, tol=1e-10, restart=iterations, maxiter=3)[0]

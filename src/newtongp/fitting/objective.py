@@ -24,7 +24,6 @@ from ..likelihoods.partial import PartlyObserved
 from ..linalg import solve_by_products
 from ..loop import Report, converge, look, propose_rows, total_energy
 from ..methods.curvature import QuasiNewton
-from ..methods.energy import row_energy
 from ..methods.presets import FirstOrderVI
 from ..parameters import Slot, values_of, with_values
 from ..problem import Problem, Setup
@@ -99,12 +98,12 @@ def evaluate(
 ) -> Evaluation:
     """Inference with these hyperparameters, and the gradient of its energy in them.
 
-    It starts from these sites, or, if `precision` is not NaN, from sites of this precision at the prior mean.
+    It starts from these sites, or, if `precision` is not negative, from sites of this precision at the prior mean.
     """
     problem = template.at(slots, free)
     held = precision * jnp.eye(sites.linear.shape[1])[None]
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
-    sites = jax.tree.map(lambda given, new: jnp.where(jnp.isnan(precision), given, new), sites, start)
+    sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)
     point, report = converge(problem, method, step, sites, until, tol)
     slope = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
     gradient = slope(slots, template, free, local_rule(method), point)
@@ -120,7 +119,7 @@ def is_stationary(method: Any, likelihood: Likelihood) -> bool:
         return False
     # Sums over nodes are exact enough for power EP's fixed points to be stationary points of its energy only where
     # what is summed has no corners: for log-concave likelihoods. Those of VI are made from the sum's own derivative.
-    return method.target.name == "vi" or (method.target.name == "power_ep" and method.expects_psd(likelihood))
+    return method.objective == "vfe" or (method.target.name == "power_ep" and method.expects_psd(likelihood))
 
 
 def _at_fixed_sites(slots, template: Template, free, method, point) -> Float[Array, " K"]:
@@ -131,8 +130,7 @@ def _at_fixed_sites(slots, template: Template, free, method, point) -> Float[Arr
         workspace = problem.workspace
 
         def row(likelihood, y, observed, marginal, site, extra):
-            kind, power = method.target.energy, method.energy_power
-            energy = row_energy(kind, power, likelihood, y, marginal, site, method.cubature, extra)
+            energy = method.row_energy(likelihood, y, marginal, site, extra)
             return jnp.where(observed, energy.value, 0.0)
 
         rows = (problem.y, problem.observed, point.marginals, point.sites, workspace.beyond_sites())

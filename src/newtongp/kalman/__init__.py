@@ -5,7 +5,19 @@ filter and the smoother, `chunks` runs them on many pieces of the chain at once,
 information filter and what needs it, and `loops` makes XLA compile a loop as one kernel.
 """
 
-from .chain import Chain, block_diagonal, choose_pieces, cut, from_time, make_chain, observation_rows, time_of, to_time
+from .chain import (
+    Chain,
+    block_diagonal,
+    choose_pieces,
+    cut,
+    from_time,
+    in_time,
+    make_chain,
+    observation_rows,
+    positions,
+    time_of,
+    to_time,
+)
 from .loops import plain_loops
 from .normaliser import log_normaliser
 from .paths import draw_paths, forward, joint_covariance, with_marginals
@@ -33,6 +45,7 @@ __all__ = [
     "draw_paths",
     "forward",
     "from_time",
+    "in_time",
     "joint_covariance",
     "log_normaliser",
     "make_chain",
@@ -41,6 +54,7 @@ __all__ = [
     "not_below_rounding",
     "observation_rows",
     "plain_loops",
+    "positions",
     "predict_step",
     "predicted",
     "scalar_sites",

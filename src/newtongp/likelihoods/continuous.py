@@ -121,6 +121,10 @@ class StudentT(Likelihood):
         normaliser = log_rising_factorial(0.5 * self.df, 0.5) - 0.5 * jnp.log(jnp.pi * self.df)
         return normaliser - jnp.log(self.scale) - 0.5 * (self.df + 1.0) * jnp.log1p(z**2 / self.df)
 
+    def peak(self, y):
+        """At f = y, of width scale √(df / (df + 1))."""
+        return y, self.scale * jnp.sqrt(self.df / (self.df + 1.0))
+
     def mean(self, f):
         """E[y | f] = f. (With df <= 1, where there is no mean, this is the median.)"""
         return jnp.asarray(f)
@@ -155,6 +159,8 @@ class StudentT(Likelihood):
 @final
 class Gamma(Likelihood):
     """Positive outputs of a fixed shape: y ~ Gamma(shape, scale = link(f)), with mean shape * link(f).
+
+    link(f) is the scale and not the mean: with the exponential link, log E[y | f] = f + log(shape).
 
     >>> float(Gamma(shape=2.0).mean(0.0))
     2.0

@@ -32,26 +32,34 @@ def row_energy(
     site: Sites,
     cubature: Cubature | None,
     extra: Float[Array, "D D"] | None = None,
+    known: Float[Array, ""] | None = None,
 ) -> RowEnergy:
     """One row's share of the energy of this kind ("vfe", "laplace" or "pep").
 
-    With `extra`, the covariance of e, the site and the marginal are those of g, and y depends on f = g + e
-    (`eq:sparse-vfe`): expectations of the likelihood are over f, all else is about g.
+    `known` is what the likelihood adds to it, E_q[log p], log p(y | m) or (1/α) log E_cav[p^α], if that has already
+    been computed. With `extra`, the covariance of e, the site and the marginal are those of g, and y depends on
+    f = g + e (`eq:sparse-vfe`): expectations of the likelihood are over f, all else is about g.
     """
     always = jnp.ones((), dtype=bool)
     if kind == "vfe":
-        expected = expected_log_density(likelihood, y, widened(marginal, extra), cubature).value
-        return RowEnergy(-expected - 0.5 * jnp.sum(site.precision * marginal.covariance), always)
+        if known is None:
+            known = expected_log_density(likelihood, y, widened(marginal, extra), cubature).value
+        return RowEnergy(share_of_divergence(marginal, site) - known, always)
     if kind == "laplace":
-        return RowEnergy(-row_log_prob(likelihood, y, marginal.mean), always)
+        return RowEnergy(-row_log_prob(likelihood, y, marginal.mean) if known is None else -known, always)
     without = cavity(marginal, site, power)
-    log_p = log_expected_density(likelihood, y, widened(without.gaussian, extra), cubature, power)
-    log_t = relative_log_expected_site_power(without, marginal, site, power)
-    return RowEnergy(log_t - log_p / power, without.proper)
+    if known is None:
+        known = log_expected_density(likelihood, y, widened(without.gaussian, extra), cubature, power) / power
+    return RowEnergy(relative_log_expected_site_power(without, marginal, site, power) - known, without.proper)
+
+
+def share_of_divergence(marginal: Gaussian, site: Sites) -> Float[Array, ""]:
+    """−½ tr(ΛC), one row's share of KL[q‖p]: the sum over rows and the prior's part of the energy make up the rest."""
+    return -0.5 * jnp.sum(site.precision * marginal.covariance)
 
 
 def tied_row_energy(
-    kind: str,
+    kind: str | None,
     power: float,
     likelihood: Likelihood,
     y: Float[Array, " P"],

@@ -15,7 +15,7 @@ from ..cubature import Cubature, is_point
 from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood, row_axes, row_expected_log_prob, row_log_expected_power
 from ..linalg import outer, small_solve_lower_transposed, symmetrise
-from .nodes import Derivatives, Nodes, derivatives, expected_at, place_nodes, powered_at, tilted_moments_at
+from .nodes import Derivatives, Integrand, Nodes, derivatives, expected_at, place_nodes, powered_at, tilted_moments_at
 
 
 def has_closed_form(likelihood: Likelihood) -> bool:
@@ -48,7 +48,7 @@ def expected_log_density(
 
         if closed(gaussian.mean) is not None:
             return derivatives(closed, gaussian.mean)
-    nodes = place_nodes(likelihood, gaussian, cubature, density=False)
+    nodes = place_nodes(likelihood, gaussian, cubature, density=False, y=y)
     at = expected_at(likelihood, y, nodes)
     at_nodes = jax.vmap(at.derivatives)(nodes.points)
     expected = jax.tree.map(lambda leaf: jnp.tensordot(nodes.weights, leaf, axes=1), at_nodes)
@@ -134,9 +134,9 @@ def log_expected_density(
         closed = row_log_expected_power(likelihood, y, gaussian.mean, gaussian.covariance, power)
         if closed is not None:
             return closed
-    nodes = place_nodes(likelihood, gaussian, cubature, density=True, refine=refine)
+    nodes = place_nodes(likelihood, gaussian, cubature, density=True, refine=refine, y=y, power=power)
     powered = jax.vmap(powered_at(likelihood, y, nodes, power).value)(nodes.points)
-    return _log_normaliser(nodes.weights, powered)[0]
+    return _log_normaliser(nodes, powered)[0]
 
 
 def tilted_expectations(
@@ -145,12 +145,15 @@ def tilted_expectations(
     """log E[p(y | f)^α] at nodes, from expectations under the tilted weights t ∝ w p^α.
 
     ∇ log Z = α E_t[∇ log p] and ∇² log Z = α E_t[∇² log p] + α² Cov_t[∇ log p], which tends to
-    variational inference as α → 0.
+    variational inference as α → 0. Where nodes follow the density, the second is α Cov_t[∇ log p, f] C⁻¹, the same by
+    partial integration.
     """
-    nodes = place_nodes(likelihood, gaussian, cubature, density=True)
+    nodes = place_nodes(likelihood, gaussian, cubature, density=True, y=y, power=power)
     at = powered_at(likelihood, y, nodes, power)
+    if nodes.log_weights is not None and not nodes.split.linear:
+        return _followed_expectations(at, nodes)
     at_nodes = jax.vmap(at.derivatives)(nodes.points)
-    log_z, tilted = _log_normaliser(nodes.weights, at_nodes.value)
+    log_z, tilted = _log_normaliser(nodes, at_nodes.value)
     gradient = tilted @ at_nodes.gradient
     centred = at_nodes.gradient - gradient[None, :]
     spread = jnp.einsum("s,si,sj->ij", tilted, centred, centred)
@@ -172,6 +175,31 @@ def tilted_expectations(
     )
 
 
+def _followed_expectations(at: Integrand, nodes: Nodes) -> Tilted:
+    """Expectations of one latent, from first derivatives alone."""
+
+    def value_and_slope(f):
+        return jax.jvp(at.value, (f,), (jnp.ones_like(f),))
+
+    values, slopes = jax.vmap(value_and_slope)(nodes.points)
+    log_z, tilted = _log_normaliser(nodes, values)
+    z, scale = nodes.standard[:, 0], nodes.root[0, 0]
+    # Where no node sees any density there is no slope either.
+    slopes = jnp.where(tilted > 0.0, slopes, 0.0)
+    slope, shift = tilted @ slopes, tilted @ z
+    spread = tilted @ ((slopes - slope) * (z - shift))
+    # Where there is no spread, the expectation is that at the mean.
+    bend = derivatives(at.value, nodes.points[0]).hessian[0, 0]
+    hessian = jnp.where(scale > 0.0, spread / jnp.where(scale > 0.0, scale, 1.0), bend)
+    return Tilted(
+        nodes,
+        Derivatives(log_z, slope[None], hessian[None, None]),
+        shift[None],
+        (tilted @ (z - shift) ** 2)[None, None],
+        nodes.root,
+    )
+
+
 def closed_log_expected_density(
     likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, power: float
 ) -> Derivatives | None:
@@ -188,10 +216,11 @@ def covariance_gradient_of_log_expectation(log_z: Derivatives) -> Float[Array, "
     return 0.5 * (log_z.hessian + outer(log_z.gradient, log_z.gradient))
 
 
-def _log_normaliser(
-    weights: Float[Array, " S"], log_values: Float[Array, " S"]
-) -> tuple[Float[Array, ""], Float[Array, " S"]]:
+def _log_normaliser(nodes: Nodes, log_values: Float[Array, " S"]) -> tuple[Float[Array, ""], Float[Array, " S"]]:
     """log Σ wₛ exp(vₛ) and the normalised terms, for weights of either sign."""
+    weights = nodes.weights
+    if nodes.log_weights is not None:
+        log_values, weights = log_values + nodes.log_weights, jnp.ones_like(log_values)
     largest = jax.lax.stop_gradient(jnp.max(log_values))
     # Where no node sees any density, the answer is −∞ and no NaN.
     largest = jnp.where(largest == -jnp.inf, 0.0, largest)

@@ -8,17 +8,18 @@ gets that rule for all latents.
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..cubature import Cubature, GaussHermite, PartwiseRule, PointRule, Unscented, default_cubature
+from ..cubature import Adaptive, Cubature, GaussHermite, PartwiseRule, PointRule, Unscented, default_cubature
 from ..gaussian import Gaussian
-from ..likelihoods.base import Likelihood, row_log_prob
+from ..likelihoods.base import Likelihood, row_log_prob, row_peak
 from ..linalg import small_log_det, small_root, small_solve_lower
+from .mesh import mesh_for_density, mesh_for_expectation
 
 _LOG_2PI = math.log(2.0 * math.pi)
 
@@ -50,8 +51,9 @@ class Split(NamedTuple):
 
 
 def split(likelihood: Likelihood, cubature: Cubature | None) -> Split:
-    """The linear latents apart, unless the method names a rule."""
-    linear = () if cubature is not None else tuple(likelihood.linear_latents)
+    """The linear latents apart, unless the method names a rule that is for all latents."""
+    named = cubature is not None and not isinstance(cubature, Adaptive)
+    linear = () if named else tuple(likelihood.linear_latents)
     return Split(tuple(k for k in range(likelihood.num_latents) if k not in linear), linear)
 
 
@@ -64,6 +66,8 @@ class Nodes(NamedTuple):
     standard: Float[Array, "S G"]
     root: Float[Array, "D D"]
     rule: Cubature
+    log_weights: Float[Array, " S"] | None = None
+    """Only of nodes that follow the density: so far from the Gaussian that weights underflow, they still count."""
 
     @property
     def free_root(self) -> Float[Array, "K K"]:
@@ -78,19 +82,60 @@ def place_nodes(
     cubature: Cubature | None,
     density: bool,
     refine: Callable[[Cubature, int], Cubature] | None = None,
+    y: Float[Array, " P"] | None = None,
+    power: float = 1.0,
 ) -> Nodes:
-    """Nodes for this Gaussian: for E[log p], or where p itself is integrated (`density`).
+    """Nodes for this Gaussian: for E[log p], or where p^α is integrated (`density`).
 
-    `refine` says what takes the place of a rule for so many latents.
+    `refine` says what takes the place of a rule for so many latents. With `y`, the nodes of an `Adaptive` rule follow
+    the density; without, they are those for the Gaussian alone.
     """
     parts = split(likelihood, cubature)
     rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
     rule = rule if refine is None else refine(rule, len(parts.others))
     arranged = parts.arrange(gaussian)
-    standard, weights = rule.rule(len(parts.others))
     root = small_root(arranged.covariance)
+    if isinstance(rule, Adaptive) and y is not None and len(parts.others) == 1:
+        return _follow(likelihood, y, arranged, parts, rule, root, density, power)
+    standard, weights = rule.rule(len(parts.others))
     points = arranged.mean[None, :] + jnp.asarray(standard) @ root[:, : len(parts.others)].T
     return Nodes(parts, points, jnp.asarray(weights), jnp.asarray(standard), root, rule)
+
+
+def _follow(
+    likelihood: Likelihood,
+    y: Float[Array, " P"],
+    gaussian: Gaussian,
+    parts: Split,
+    rule: Adaptive,
+    root,
+    density,
+    power,
+) -> Nodes:
+    """Nodes that follow the density as well as the Gaussian, for one latent and linear ones besides."""
+    # Where nodes are changes nothing but their error: no derivative is taken of it.
+    likelihood, y, mean, still = jax.tree.map(_hold, (likelihood, y, gaussian.mean, root))
+    at_mean = Nodes(parts, mean[None, :], jnp.ones(1), jnp.zeros((1, 1)), still, rule)
+    integrand = powered_at(likelihood, y, at_mean, power) if density else expected_at(likelihood, y, at_mean)
+
+    def log_density(z):
+        value = integrand.value(mean + z * still[:, 0])
+        return value / power if density else value
+
+    peak = None if parts.linear else row_peak(likelihood, y, mean, still[0, 0])
+    if density:
+        concave = bool(likelihood.log_concave) and likelihood.num_latents == 1
+        mesh = mesh_for_density(log_density, rule.reach, power, concave, peak)
+    else:
+        mesh = mesh_for_expectation(log_density, rule.reach, peak)
+    z, log_weights = mesh.nodes(rule.count)
+    points = gaussian.mean[None, :] + z[:, None] * root[:, 0][None, :]
+    return Nodes(parts, points, jnp.exp(log_weights), z[:, None], root, rule, log_weights)
+
+
+def _hold(leaf: Any) -> Any:
+    """The same, as a constant for all derivatives."""
+    return jax.lax.stop_gradient(leaf) if isinstance(leaf, jax.Array) else leaf
 
 
 def moment_rule(likelihood: Likelihood, cubature: Cubature | None) -> Cubature:
@@ -123,6 +168,9 @@ def _default(likelihood: Likelihood, dimension: int, density: bool) -> Cubature:
         return PointRule()
     if not density and likelihood.log_prob_degree is not None:
         return exact_rule(likelihood.log_prob_degree, dimension)
+    # Of one latent p(y | f) may be far narrower than the Gaussian, and log p where it is not concave.
+    if likelihood.num_latents == 1 and (density or not likelihood.log_concave):
+        return Adaptive()
     return default_cubature(dimension)
 
 

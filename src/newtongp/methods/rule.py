@@ -16,7 +16,7 @@ from ..gaussian import Gaussian, Sites, cavity, widened
 from ..likelihoods.base import Likelihood
 from ..linalg import small_root, small_solve, symmetrise
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
-from .energy import row_energy
+from .energy import RowEnergy, row_energy
 from .safeguard import Riemannian, Safeguard
 from .target import Target
 from .view import RowView
@@ -38,7 +38,7 @@ class Method(eqx.Module):
         _check_part(self.curvature, Curvature, "curvature", "Exact(), GaussNewton() or QuasiNewton()")
         _check_part(self.safeguard, Safeguard, "safeguard", "None, Heuristic() or Riemannian()")
         check_cubature(self.cubature)
-        reason = self.target.refuses(self.curvature.name)
+        reason = self.target.energy_problem or self.target.refuses(self.curvature.name)
         if reason is not None:
             raise ValueError(reason)
 
@@ -49,14 +49,34 @@ class Method(eqx.Module):
 
     @property
     def objective(self) -> str | None:
-        """What its fixed points make stationary: "vfe", "log_joint", or None where there is no such thing."""
+        """What its fixed points make stationary: "vfe", "log_joint", or "energy" for an energy of the target's own.
+
+        None where there is no such thing.
+        """
         if self.safeguard is not None:
             return None
-        if self.target.name == "vi" and self.curvature.name == "exact":
-            return "vfe"
-        if self.target.name == "newton" and self.curvature.name in ("exact", "gauss_newton"):
-            return "log_joint"
-        return None
+        # The log joint depends on the mean alone, which Gauss-Newton moves along the exact gradient.
+        exact = ("exact", "gauss_newton") if self.target.objective == "log_joint" else ("exact",)
+        if self.curvature.name not in exact:
+            return None
+        return "vfe" if self.target.objective == "energy" and self.target.energy == "vfe" else self.target.objective
+
+    def row_energy(
+        self,
+        likelihood: Likelihood,
+        y: Float[Array, " P"],
+        marginal: Gaussian,
+        site: Sites,
+        extra: Float[Array, "D D"] | None,
+        known: Float[Array, ""] | None = None,
+    ) -> RowEnergy:
+        """One row's share of the energy that goes with the target (`energy.row_energy`)."""
+        target = self.target
+        if target.energy is None:
+            around = widened(marginal, extra)
+            value = target.row_energy(likelihood, y, around, marginal, site, self.cubature)
+            return RowEnergy(jnp.asarray(value), jnp.ones((), dtype=bool))
+        return row_energy(target.energy, self.energy_power, likelihood, y, marginal, site, self.cubature, extra, known)
 
     @property
     def keeps_psd(self) -> bool:
@@ -69,8 +89,9 @@ class Method(eqx.Module):
         With several latents sums over nodes can bend a direction that is flat, as softmax has one, the wrong way.
         """
         concave = likelihood.log_concave and likelihood.num_latents == 1
-        # PL2 expands something else than log p, which need not be concave with it.
-        return self.keeps_psd or (concave and self.target.name != "pl2")
+        # PL2, and a target with an energy of its own, expand something else, which need not be concave with log p.
+        follows = self.target.energy is not None and self.target.name != "pl2"
+        return self.keeps_psd or (concave and follows)
 
     @property
     def is_stationary(self) -> bool:
@@ -116,8 +137,9 @@ def evaluate(
     if target.power > 0.0:
         without = cavity(marginal, site, target.power)
         point, proper = without.gaussian, without.proper
-    view = view_around(method, likelihood, y, observed, marginal, point, extra)
-    energy = row_energy(target.energy, method.energy_power, likelihood, y, marginal, site, method.cubature, extra)
+    view, value = _look_around(method, likelihood, y, observed, marginal, point, extra)
+    known = value if target.value_in_energy else None
+    energy = method.row_energy(likelihood, y, marginal, site, extra, known)
     return view, RowNumbers(
         jnp.where(observed, energy.value, jnp.zeros(())),
         ~observed | (proper & energy.proper),
@@ -134,6 +156,11 @@ def view_around(
     extra: Float[Array, "D D"] | None = None,
 ) -> RowView:
     """Look at one row's likelihood around a point: its marginal, or its cavity."""
+    return _look_around(method, likelihood, y, observed, marginal, point, extra)[0]
+
+
+def _look_around(method, likelihood, y, observed, marginal, point, extra) -> tuple[RowView, Float[Array, ""]]:
+    """The view around a point, and the value of the target there."""
     target = method.target
     # A derivative in the mean of g, or in its covariance, is one in that of f.
     around = widened(point, extra)
@@ -141,12 +168,13 @@ def view_around(
     hessian = method.curvature.evaluate(target, likelihood, y, around, method.cubature, expansion)
     wanted = method.curvature.looks_at_covariance and target.uses_covariance
     slope = expansion.covariance_gradient if wanted else None
-    return RowView(
+    view = RowView(
         _where(observed, point, marginal),
         jnp.where(observed, expansion.gradient, 0.0),
         jnp.where(observed, hessian, 0.0),
         None if slope is None else jnp.where(observed, slope, 0.0),
     )
+    return view, expansion.value
 
 
 def _where(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from ..cubature import Cubature, nodes_and_weights, resolution
-from ..gaussian import Gaussian
+from ..gaussian import Gaussian, Sites
 from ..likelihoods.base import Likelihood, row_covariance, row_log_prob, row_mean
 from ..linalg import (
     outer,
@@ -61,8 +61,12 @@ class Target(eqx.Module):
     """What a method expands: L̄(m, C) for one row, `tab:targets`."""
 
     name: ClassVar[str]
-    energy: ClassVar[str]
-    """Which energy goes with it: "vfe", "laplace" or "pep"."""
+    energy: ClassVar[str | None] = None
+    """Which energy goes with it: "vfe", "laplace" or "pep"; None if `row_energy` gives its own."""
+    objective: ClassVar[str | None] = None
+    """What its fixed points minimise with exact curvature: "energy", "log_joint" (without ½ log det), or None."""
+    value_in_energy: ClassVar[bool] = False
+    """Whether the value of the expansion is what the likelihood adds to the energy."""
     needs_moments: ClassVar[bool] = False
     """Whether the likelihood must give E[y | f] and Cov[y | f]."""
     uses_covariance: ClassVar[bool] = True
@@ -83,6 +87,22 @@ class Target(eqx.Module):
     ) -> Expansion:
         """The target around this marginal (or cavity)."""
 
+    def row_energy(
+        self,
+        likelihood: Likelihood,
+        y: Float[Array, " P"],
+        around: Gaussian,
+        marginal: Gaussian,
+        site: Sites,
+        cubature: Cubature | None,
+    ) -> Float[Array, ""]:
+        """One row's share of an energy of the target's own, for which `energy` is None.
+
+        The prior adds ½ (m − μ)ᵀK⁻¹(m − μ) + ½ log det(I + ΛK) to the sum over rows. `around` is the marginal of f, and
+        `marginal` that of what the site acts on: the same, except for sparse priors.
+        """
+        raise NotImplementedError
+
     @abc.abstractmethod
     def gauss_newton(
         self,
@@ -94,6 +114,23 @@ class Target(eqx.Module):
     ) -> Float[Array, "D D"]:
         """A negative semi-definite stand-in for the Hessian, from first derivatives alone."""
 
+    @property
+    def energy_problem(self) -> str | None:
+        """What is wrong with the energy that the target brings, in a sentence; None if nothing is."""
+        name, own = type(self).__name__, type(self).row_energy is not Target.row_energy
+        if self.energy not in (None, "vfe", "laplace", "pep"):
+            return f'energy must be "vfe", "laplace", "pep" or None, got {self.energy!r} in {name}'
+        if self.objective not in (None, "energy", "log_joint"):
+            return f'objective must be "energy", "log_joint" or None, got {self.objective!r} in {name}'
+        if self.energy is None and not own:
+            return (
+                f"the target {name} brings no energy: define `row_energy`, or set `energy` to "
+                '"vfe", "laplace" or "pep" if one of these is what belongs to it'
+            )
+        if self.energy is not None and own:
+            return f"the target {name} has two energies: leave out `energy` or `row_energy`"
+        return None
+
     def refuses(self, curvature: str) -> str | None:
         """Why this target cannot go with "exact", "gauss_newton" or "quasi_newton"; None if it can."""
         return None
@@ -104,6 +141,8 @@ class LogDensity(Target):
 
     name = "newton"
     energy = "laplace"
+    objective = "log_joint"
+    value_in_energy = True
     uses_covariance = False
 
     def expand(self, likelihood, y, marginal, cubature):
@@ -155,6 +194,8 @@ class ExpectedLogDensity(Target):
 
     name = "vi"
     energy = "vfe"
+    objective = "energy"
+    value_in_energy = True
     descent: bool = eqx.field(static=True, default=False)
 
     def integrates(self, likelihood, cubature):
@@ -175,7 +216,12 @@ class PowerDensity(Target):
 
     name = "power_ep"
     energy = "pep"
+    value_in_energy = True
     alpha: float = eqx.field(static=True)
+
+    def __check_init__(self):
+        if not 0.0 < self.alpha <= 1.0:
+            raise ValueError(f"alpha must be greater than 0 and at most 1, got {self.alpha!r}: use 1.0 for EP")
 
     @property
     def power(self) -> float:
@@ -186,7 +232,7 @@ class PowerDensity(Target):
         if closed is not None:
             log_z = closed
         else:
-            log_z = _safe_log_z(tilted_expectations(likelihood, y, marginal, cubature, self.alpha))
+            log_z = _safe_log_z(tilted_expectations(likelihood, y, marginal, cubature, self.alpha), self.alpha)
         return Expansion(
             log_z.value / self.alpha,
             log_z.gradient / self.alpha,
@@ -206,25 +252,32 @@ class PowerDensity(Target):
         )
 
 
-_QUADRATURE_TRUSTED, _QUADRATURE_USELESS = 0.01, 0.1
+_QUADRATURE_TRUSTED, _QUADRATURE_USELESS = 1e-6, 1e-4
+_LARGEST_TRUSTED, _LEAST_USELESS = 0.01, 0.1
+_NARROW, _WIDE = 0.2, 0.8
+"""Tilted variances, in units of the cavity's, of densities that are narrow and wide against it."""
 
 
-def _safe_log_z(tilted: Tilted) -> Derivatives:
+def _safe_log_z(tilted: Tilted, power: float) -> Derivatives:
     """Derivatives of log Z such that C⁻¹ + ∇² log Z is positive definite.
 
     V = I + Lᵀ(∇² log Z)L is the tilted covariance in units of the cavity's (C = LLᵀ). There are two ways to it:
     expectations of derivatives, which tend to VI as α → 0 but can lose positive definiteness to quadrature
     error, and the tilted moments at the nodes, which keep it for non-negative weights. They differ by quadrature
-    error alone, so that error decides: the first where they agree, the second where they do not.
+    error alone, of which the moments have less: they are taken where the two disagree. As α → 0 both forms of the
+    site differ by a quadrature error that does not vanish, and expectations of derivatives are what VI has.
 
-    No rule can see a variance below its own resolution: where one node takes all the weight, that is what is left.
+    Nodes that follow the density make both accurate, the first where it is wide against the cavity and V near I, the
+    second where it is narrow and V near 0. No other rule can see a variance below its own resolution: where one node
+    takes all the weight, that is what is left.
     """
     log_z, root = tilted.derivatives, tilted.root
     identity = jnp.eye(root.shape[0])
     # Where C is singular its root has zeros on the diagonal, and the first form is the only one there is.
     usable = jnp.all(jnp.diagonal(root) > 0.0)
     inverse_root = small_solve_lower(jnp.where(usable, root, identity), identity)
-    resolved = _resolve(tilted)
+    followed = tilted.nodes.log_weights is not None
+    resolved = tilted.whitened_covariance if followed else _resolve(tilted)
     moment_gradient = inverse_root.T @ tilted.mean_shift
     moment_hessian = inverse_root.T @ (resolved - identity) @ inverse_root
 
@@ -232,10 +285,14 @@ def _safe_log_z(tilted: Tilted) -> Derivatives:
     covariance_error = identity + root.T @ log_z.hessian @ root - resolved
     shift_error = root.T @ log_z.gradient - tilted.mean_shift
     disagreement = (jnp.max(jnp.abs(covariance_error)) * root.shape[0] + jnp.sum(shift_error**2)) / floor
-    error = jnp.where(usable, disagreement, 0.0)
+    trusted = min(_QUADRATURE_TRUSTED / power, _LARGEST_TRUSTED)
+    useless = min(_QUADRATURE_USELESS / power, _LEAST_USELESS)
+    if followed and not tilted.nodes.split.linear:
+        disagreement, trusted, useless = -floor, -_WIDE, -_NARROW
+    error = jnp.where(usable, disagreement, -jnp.inf)
 
     def mix(first, second):
-        return hand_over(error, _QUADRATURE_TRUSTED, _QUADRATURE_USELESS, first, second)
+        return hand_over(error, trusted, useless, first, second)
 
     mixed = Derivatives(log_z.value, mix(log_z.gradient, moment_gradient), mix(log_z.hessian, moment_hessian))
     return tilted.restore(mixed)
@@ -262,6 +319,10 @@ class StatisticalLinearisation(Target):
     energy = "pep"
     needs_moments = True
     slope: str = eqx.field(static=True, default="derivative")
+
+    def __check_init__(self):
+        if self.slope not in ("derivative", "regression"):
+            raise ValueError(f'slope must be "derivative" or "regression", got {self.slope!r}')
 
     def expand(self, likelihood, y, marginal, cubature):
         rule = moment_rule(likelihood, cubature)

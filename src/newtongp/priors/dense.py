@@ -7,7 +7,7 @@ taken, so singular K (repeated inputs, very smooth kernels) needs neither jitter
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -53,6 +53,12 @@ class GP(Prior):
     def check_inputs(self, x: np.ndarray) -> None:
         self.kernel.check_inputs(x.shape[1])
         self.kernel.check_values(x)
+
+    memory_remedy: ClassVar[str] = "use SparseGP(kernel, inducing=500), or MarkovGP(kernel) if x has one column"
+
+    def memory(self, x: np.ndarray) -> float:
+        # Covariances of all rows and latents: the prior's, the posterior's, and factors on the way between them.
+        return 6.0 * 8.0 * (x.shape[0] * float(self.num_latents)) ** 2
 
     def prepare(self, x: Float[Array, "N P"]) -> "DenseWorkspace":
         return DenseWorkspace(x, self.mean.means(x), grams(self.kernel, x, x))

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ from ..precision import in_double, to_host, warn_of_lost
 from ..times import Clock, as_clock
 from .base import Place
 from .by_name import read_kernel
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory
 
 
 class MarkovGP(TemporalPrior):
@@ -84,6 +84,12 @@ class MarkovGP(TemporalPrior):
     def as_one_piece(self) -> "MarkovGP":
         """The same prior, run in plain order of time."""
         return MarkovGP(self.kernel, self.mean, unit=self.clock, pieces=1)
+
+    memory_remedy: ClassVar[str] = "use a kernel with fewer states, such as Periodic with fewer harmonics"
+
+    def memory(self, x: np.ndarray) -> float:
+        positions = float(kalman.positions(x.shape[0], self.pieces or 1))
+        return chain_memory(positions, _process(self.kernel).dimension, self.num_latents)
 
     def prepare(self, inputs: "_Inputs") -> ChainWorkspace:
         times = kalman.to_time(inputs.times, inputs.pieces)

@@ -1,7 +1,7 @@
 """Linear Gaussian state space models given by their matrices: one state a step, with a transition in between."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -16,7 +16,7 @@ from ..gaussian import Gaussian, Sites
 from ..linalg import smallest_eigenvalue_given
 from ..precision import NotRealError, as_real, in_double, to_host, warn_of_lost
 from .base import Place
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory
 
 _MOST_STEPS = 10**8
 _GIVEN = (
@@ -178,6 +178,13 @@ class StateSpaceModel(TemporalPrior):
         given = {name: getattr(self, name) for name in _GIVEN}
         return StateSpaceModel(**given, pieces=1)
 
+    memory_remedy: ClassVar[str] = "number the steps from 0 without large gaps, or use fewer states"
+
+    def memory(self, x: np.ndarray) -> float:
+        steps = max(float(x.shape[0]), float(np.max(x)) + 1.0)
+        positions = float(kalman.positions(steps, self.pieces or 1))
+        return chain_memory(positions, self.transition.shape[-1], self.num_latents)
+
     def prepare(self, inputs: "_Steps") -> ChainWorkspace:
         def at(given, rank, index):
             return given[index] if given.ndim == rank else jnp.broadcast_to(given, (index.shape[0], *given.shape))
@@ -336,7 +343,7 @@ def _array(value: Any, name: str) -> Any:
     except NotRealError as error:
         raise ValueError(f"{name} must hold real numbers, got {error.entry!r}") from None
     if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} must be finite, got {value!r}")
+        raise ValueError(f"{name} must be finite, got {value!r}: replace what is not by numbers")
     return array
 
 
