@@ -178,9 +178,9 @@ def _sizes(chain: Chain, steps: Step, filtered: Filtered) -> list[Any]:
         sizes = [updates[0].shrink * form.dot(rows[0], updates[0].column)]
     else:
         sizes = [form.dot(row, column) for row, column in zip(rows, filtered.columns, strict=True)]
-    if updates[0].rounding is None:
+    rounding = [update.rounding / ROUNDING for update in updates if update.rounding is not None]
+    if not rounding:
         return sizes
-    rounding = [update.rounding / ROUNDING for update in updates]
     if steps.rotation is None:
         return [jnp.abs(sizes[0]) + rounding[0]]
     return [
