@@ -26,7 +26,7 @@ with _imports.without_collector():
     from .model import Model
     from .priors.markov import MarkovGP
     from .results import ConvergenceWarning, InferenceError, Result, Status
-    from .steps import Backtracking, Constant, Damped
+    from .steps import Backtracking, Constant, Damped, DoubleLoop
 
 if TYPE_CHECKING:
     from . import datasets
@@ -78,6 +78,7 @@ __all__ = [
     "CrossValidation",
     "Cubature",
     "Damped",
+    "DoubleLoop",
     "Exact",
     "FirstOrderVI",
     "FitResult",

@@ -15,6 +15,7 @@ from jaxtyping import Array, Float
 from . import data as data_room
 from .choices import check_choices, local_rule
 from .compilation import compiled
+from .double_loop import descend
 from .gaussian import Sites
 from .linalg import smallest_eigenvalue
 from .loop import Loop, Report, begin_loop, in_blocks, report_of, run_at_once, run_loop
@@ -25,7 +26,7 @@ from .precision import give_back_memory, in_double, parameter, to_host
 from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
-from .steps import Step
+from .steps import DoubleLoop, Step
 
 _MANY = 2**18
 """Rows from which on memory is worth a thought."""
@@ -115,6 +116,8 @@ class Run:
         """What the first start leads to that leads anywhere."""
         reached = None
         for sites in self._starts():
+            if isinstance(self.step, DoubleLoop):
+                sites, _ = descend(self.problem, self.method, sites, self.tol, self.step.most)
             reached = attempt(sites)
             # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
             nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)

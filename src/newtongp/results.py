@@ -39,6 +39,7 @@ class Status(enum.IntEnum):
     NON_FINITE = 6
     SINGLE_PASS = 7
     INTERRUPTED = 8
+    STALLED = 9
 
     @property
     def ok(self) -> bool:
@@ -72,6 +73,10 @@ _SENTENCES = {
     Status.STEP_TOO_SMALL: (
         "No step, however short, was acceptable. With a small residual the answer is as good as rounding and "
         "cubature allow; with a large one try a cubature with more nodes, a smaller power, or another method."
+    ),
+    Status.STALLED: (
+        "The steps do not come to rest: the residual has not fallen for a hundred of them. For power EP try "
+        "step=DoubleLoop(), slow but sure; else a smaller power, a cubature with more nodes, or another method."
     ),
     Status.IMPROPER_POSTERIOR: (
         "A step led to a posterior that is not a distribution; the last good step was kept. Use the default "

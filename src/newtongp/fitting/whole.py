@@ -30,6 +30,7 @@ from ..priors.by_name import for_columns
 from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
+from ..steps import DoubleLoop
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
 from .errors import curvature, standard_errors
@@ -271,6 +272,8 @@ def fit(
             throw=throw,
         )
     method, step = check_choices(model, method, step)
+    if isinstance(step, DoubleLoop):
+        raise ValueError("step=DoubleLoop() is for infer: leave step out of fit")
     setup = _set_up(model, x, y)
     space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
     keeper = None
