@@ -5,6 +5,12 @@ OUT     ?= demo
 WORKERS ?= 2
 VENV    := .venv
 BIN     := $(VENV)/bin
+LOWEST  := .venv-lowest
+
+# The lowest versions of NumPy and others were built for Python 3.11 and 3.12 only.
+FOR_LOWEST := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))
+LOWEST_PYTHON ?= $(shell for each in python3.11 $(PYTHON) python3.12; do \
+    if $$each -c '$(FOR_LOWEST)' 2>/dev/null; then echo $$each; break; fi; done)
 
 ifdef SLOW
 MARKS :=
@@ -12,19 +18,20 @@ else
 MARKS := -m "not slow"
 endif
 
-.PHONY: help demo test test-slow test-thorough lint format docs bench clean
+.PHONY: help demo test test-slow test-lowest lowest-python test-thorough lint format docs bench clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo       three data sets from start to end; writes $(OUT)/report/index.html"
 	@echo "make test       tests and doctests without the slow ones (SLOW=1: all)"
 	@echo "make test-slow  the slow tests only"
+	@echo "make test-lowest  make test with the lowest versions that pyproject.toml allows, in $(LOWEST)"
 	@echo "make test-thorough  every method and kernel on every prior"
 	@echo "make lint       ruff check, ruff format --check, pyright"
 	@echo "make format     let ruff fix and format"
 	@echo "make docs       build the documentation in site/"
 	@echo "make bench      run the scripts in benchmarks/"
-	@echo "make clean      remove everything that was built, and .venv"
+	@echo "make clean      remove everything that was built, and the environments"
 
 demo: $(VENV)/.installed-plot
 	$(BIN)/python -m newtongp demo --out $(OUT)
@@ -35,6 +42,12 @@ test: $(VENV)/.installed-test
 # pytest's exit code 5 says that no test was selected.
 test-slow: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not thorough" || [ $$? -eq 5 ]
+
+test-lowest: $(LOWEST)/.installed-test
+	$(LOWEST)/bin/python -m pytest -n $(WORKERS) --dist worksteal -m "not slow"
+
+lowest-python:
+	@echo $(LOWEST_PYTHON)
 
 test-thorough: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m thorough
@@ -57,7 +70,7 @@ bench: $(VENV)/.installed-test
 	done
 
 clean:
-	rm -rf $(VENV) site dist build demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) site dist build demo .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. A stamp is newer than pyproject.toml once what it stands for is installed.
@@ -82,6 +95,18 @@ $(VENV)/.installed-test: $(VENV)/.created pyproject.toml
 
 $(VENV)/.installed-lint: $(VENV)/.created pyproject.toml
 	$(PIP_INSTALL) --group test --group lint
+	@touch $@
+
+$(LOWEST)/.created:
+	@test -n "$(LOWEST_PYTHON)" || { \
+	    echo "the lowest versions need Python 3.11 or 3.12: install one, or run make test-lowest LOWEST_PYTHON=/path/to/it"; exit 1; }
+	$(LOWEST_PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	@touch $@
+
+$(LOWEST)/.installed-test: $(LOWEST)/.created pyproject.toml tests/lowest_versions.py
+	$(LOWEST)/bin/python tests/lowest_versions.py > $(LOWEST)/constraints.txt
+	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt --editable '.[plot]' --group test
 	@touch $@
 
 $(VENV)/.installed-docs: $(VENV)/.created pyproject.toml

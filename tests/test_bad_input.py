@@ -1,8 +1,11 @@
 """Every bad input raises a ValueError that names the argument, the value and what to do."""
 
 import datetime
+import math
 import re
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jaxtyping
@@ -11,6 +14,9 @@ import pandas as pd
 import pytest
 
 import newtongp as ng
+from newtongp.data import read_inputs
+from newtongp.diagnosis import check_prior
+from newtongp.parameters import choose
 
 kernels, likelihoods = ng.kernels, ng.likelihoods
 RBF = kernels.RBF()
@@ -279,7 +285,7 @@ CONSTRUCTIONS = {
     "kind": (lambda: ng.GaussNewton(kind="half"), "kind must be one of", "'half'"),
     "floor": (lambda: ng.Heuristic(floor=-1.0), "floor must be at least 0", "-1.0"),
     "learning rate": (lambda: ng.FirstOrderVI(learning_rate=0.0), "learning_rate must be greater than 0", "0.0"),
-    "order 0": (lambda: ng.GaussHermite(0), "order must be an integer of at least 1", "0"),
+    "order 0": (lambda: ng.GaussHermite(0), "order must be an integer from 1 to 1000", "0"),
     "order 2.5": (lambda: ng.GaussHermite(2.5), "order", "2.5"),
     "unscented order": (lambda: ng.Unscented(4), "order must be 3 or 5", "4"),
     "kappa of order 5": (lambda: ng.Unscented(5, kappa=1.0), "kappa", "1.0", "leave it out"),
@@ -372,3 +378,282 @@ def test_a_key_is_one_key_or_a_seed(key, results):
 def test_bad_input_is_refused_at_the_call(start):
     with pytest.raises(ValueError, match=re.escape("x must be finite")):
         start(model(), [0.0, np.nan, 1.0], Y)
+
+
+# What users write themselves ------------------------------------------------------------------------
+
+
+class NoNumbers(kernels.Kernel):
+    """A kernel of a user's own that is NaN below 1."""
+
+    scale: float = 1.0
+
+    def evaluate(self, x1, x2):
+        return self.scale * jnp.sqrt(x1[0] - 1.0) * jnp.sqrt(x2[0] - 1.0)
+
+
+class NoPairs(kernels.Kernel):
+    """Finite at every row, but not between them."""
+
+    def evaluate(self, x1, x2):
+        return jnp.where(x1[0] == x2[0], 1.0, jnp.nan)
+
+
+class NoBlocks(kernels.Matern12):
+    """A state space form that is not finite, of a kernel that is."""
+
+    def evaluate(self, x1, x2):
+        return jnp.exp(-jnp.abs(x1[0] - x2[0]))
+
+    def blocks(self):
+        return (kernels.LinearSDE(np.full((1, 1), np.nan), np.ones((1, 1)), np.ones((1, 1))),)
+
+
+class Returns(ng.Likelihood):
+    """A likelihood of a user's own whose methods return what they are told to."""
+
+    what: Any = eqx.field(static=True)
+
+    def log_prob(self, y, f):
+        return self.what(-((y - f) ** 2))
+
+    def mean(self, f):
+        return jnp.stack([f, f])
+
+    def covariance(self, f):
+        return jnp.ones((2, 2))
+
+    def cdf(self, y, f):
+        return jnp.stack([y, f])
+
+    def sample(self, key, f):
+        return np.sin(f)
+
+
+def user_model(kernel=RBF, mean=None, prior=ng.GP):
+    return ng.Model(prior(kernel, mean=mean), likelihoods.Poisson())
+
+
+FINITE = "must return finite numbers, but it is nan"
+NOT_TRACED = "cannot be traced by JAX: use the functions of jax.numpy"
+OF_USERS = {
+    "nan kernel": (lambda: infer(kernel=NoNumbers()), "the kernel NoNumbers", FINITE, "at row 0 of x, [0.0]"),
+    "nan kernel in a sum": (
+        lambda: check_prior(ng.GP(RBF + 2.0 * NoNumbers(0.5).on(0)), np.array([[2.0], [0.0]])),
+        "the kernel NoNumbers must",
+        "at row 1 of x, [0.0]",
+    ),
+    "nan kernel of a latent": (
+        lambda: check_prior(ng.GP(kernels.Independent([RBF, NoNumbers()])), np.zeros((1, 1))),
+        "the kernel NoNumbers of latent 1",
+        FINITE,
+    ),
+    "nan between rows": (lambda: infer(kernel=NoPairs()), "NoPairs", "between rows 0 and 1 of x, [0.0] and [1.0]"),
+    "nan kernel in a fit": (lambda: ng.fit(user_model(NoNumbers()), X, Y), "the kernel NoNumbers", FINITE),
+    "nan kernel, sparse": (
+        lambda: ng.infer(ng.Model(ng.SparseGP(NoNumbers(), [[1.5]]), "poisson"), X, Y),
+        "the kernel NoNumbers",
+        FINITE,
+    ),
+    "nan kernel in batches": (
+        lambda: ng.infer(ng.Model(ng.SparseGP(NoNumbers(), [[1.5]]), "poisson"), X, Y, batch_size=2),
+        "the kernel NoNumbers",
+        FINITE,
+    ),
+    "nan blocks": (lambda: ng.infer(user_model(NoBlocks(), prior=ng.MarkovGP), X, Y), "drift must be finite"),
+    "nan mean": (
+        lambda: infer(mean=lambda x: jnp.log(x[0] - 5.0)),
+        "the mean function",
+        FINITE,
+        "at row 0 of x, [0.0]",
+    ),
+    "NumPy in a mean": (lambda: infer(mean=lambda x: np.sin(x[0])), "the mean function", NOT_TRACED),
+    "math in a mean": (lambda: infer(mean=lambda x: math.sin(x[0])), "the mean function", NOT_TRACED),
+    "if in a mean": (lambda: infer(mean=lambda x: 1.0 if x[0] > 0.0 else 0.0), "the mean function", "jnp.where"),
+    "a row from a mean": (lambda: infer(mean=lambda x: x), "the mean function must return one number", "shape (1,)"),
+    "log_prob of two": (
+        lambda: infer(likelihood=Returns(lambda value: jnp.stack([value, value]))),
+        "`log_prob` of Returns must return one number and not an array of shape (2,)",
+        "summed over its outputs",
+    ),
+    "log_prob of one entry": (lambda: infer(likelihood=Returns(jnp.atleast_1d)), "`log_prob`", "shape (1,)"),
+    "log_prob of two, Newton": (
+        lambda: infer(likelihood=Returns(lambda value: jnp.stack([value, value])), method=ng.Newton()),
+        "`log_prob` of Returns must return one number",
+    ),
+    "NumPy in log_prob": (lambda: infer(likelihood=Returns(np.abs)), "`log_prob` of Returns", NOT_TRACED),
+    "mean of two": (
+        lambda: infer(likelihood=Returns(jnp.sum), method=ng.Taylor()),
+        "`mean` of Returns must return one number for one row of data, got shape (2,)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OF_USERS)
+def test_what_users_write_is_named_where_it_fails(case):
+    call, *fragments = OF_USERS[case]
+    refuses(call, *fragments)
+
+
+def test_a_kernel_that_is_not_finite_is_bad_input_with_and_without_throw():
+    refuses(lambda: infer(kernel=NoNumbers(), throw=False), "the kernel NoNumbers")
+    refuses(lambda: next(ng.iterate(model(kernel=NoNumbers()), X, Y)), "the kernel NoNumbers")
+
+
+def fit(**options):
+    return ng.fit(model(), X, Y, **options)
+
+
+PRIOR = "the prior of kernel.lengthscale"
+FITS = {
+    "nan prior": (ng.Free(prior=lambda value: jnp.log(-value)), PRIOR, "it is nan at 1.0", "return -inf"),
+    "infinite prior": (ng.Free(prior=lambda value: value / 0.0), PRIOR, "it is inf"),
+    "NumPy in a prior": (ng.Free(prior=lambda value: np.log(value)), PRIOR, NOT_TRACED),
+    "prior of two": (ng.Free(prior=lambda value: jnp.stack([value, value])), PRIOR, "shape (2,)"),
+    "tied to itself": (ng.Tied("lengthscale"), "kernel.lengthscale is tied to itself", "leave it out"),
+}
+
+
+@pytest.mark.parametrize("case", FITS)
+def test_bad_wishes_are_refused(case):
+    wish, *fragments = FITS[case]
+    refuses(lambda: fit(parameters={"lengthscale": wish}), *fragments)
+
+
+ARGUMENTS = {
+    "parameters as a name": (
+        lambda r: fit(parameters="lengthscale"),
+        "parameters must be a dictionary",
+        "'lengthscale'",
+        'parameters={"lengthscale": Fixed()}',
+    ),
+    "parameters as a list": (lambda r: fit(parameters=["lengthscale"]), "parameters must be a dictionary"),
+    "parameters by number": (lambda r: fit(parameters={3: ng.Fixed()}), "names as keys, got 3", "kernel.lengthscale"),
+    "checkpoint": (lambda r: fit(checkpoint=3), "checkpoint must be the name of a file, got 3", '"fit.checkpoint"'),
+    "report": (lambda r: r.report(None), "folder must be the name of a folder, got None", '"report"'),
+    "report in a file": (lambda r: r.report(__file__), "folder must be the name of a folder", "choose another name"),
+    "title": (lambda r: r.report("never_written", title=5), "title must be a string, got 5", 'title="5"'),
+    "save": (lambda r: r.save(None), "path must be the name of a file, got None", '"result.ngp"'),
+    "load": (lambda r: ng.load(7), "path must be the name of a file, got 7"),
+    "hyperparameters of nothing": (lambda r: ng.hyperparameters(None), "model must be a Model", "None"),
+    "hyperparameters of a result": (lambda r: ng.hyperparameters(r), "model must be a Model", "result.model"),
+    "hyperparameters of a class": (lambda r: ng.hyperparameters(kernels.RBF), "model must be a Model"),
+    "key": (lambda r: infer(key="a"), "key must be one JAX key", "'a'", "write key=0"),
+    "throw": (lambda r: infer(throw="no"), "throw must be True or False, got 'no'", "throw=False"),
+    "throw of a fit": (lambda r: fit(throw="no"), "throw must be True or False"),
+    "progress": (lambda r: infer(progress=None), "progress must be True or False, got None"),
+    "weak_priors": (lambda r: fit(weak_priors=1), "weak_priors must be True or False, got 1"),
+    "standard_errors": (lambda r: fit(standard_errors="yes"), "standard_errors must be True or False"),
+    "checks": (lambda r: r.summary(checks="all"), "checks must be True or False"),
+    "check_x": (lambda r: ng.compare([r, r], check_x=0), "check_x must be True or False"),
+    "accelerate": (lambda r: ng.Damped(accelerate="yes"), "accelerate must be True or False"),
+    "columns of a linear model": (
+        lambda r: ng.infer(ng.Model(ng.LinearModel(1.0), "poisson"), TWO_COLUMNS, Y).predict(np.zeros((1, 3))),
+        "x and x_new must have as many columns as each other, got 2 and 3",
+        "in the same order",
+    ),
+    "large x": (lambda r: infer(x=[0.0, 1.0, 1e308]), "x must be at most 1e+100", "row 2, column 0", "a larger unit"),
+    "large x_new": (lambda r: r.predict([-1e308]), "x_new must be at most 1e+100", "row 0, column 0 is -1e+308"),
+    "subnormal lengthscale": (lambda r: kernels.RBF(1e-320), "lengthscale must be at least 2.2e-308", "smaller unit"),
+    "true lengthscale": (lambda r: kernels.RBF(True), "lengthscale must be a number, and not True or False", "True"),
+    "true lengthscales": (lambda r: kernels.RBF([1.0, True]), "not True or False", "[1.0, True]"),
+    "true variance": (lambda r: likelihoods.Gaussian(np.True_), "variance must be a number, and not True or False"),
+    "true tol": (lambda r: infer(tol=True), "tol must be a number, and not True", "1e-6"),
+}
+
+
+@pytest.mark.parametrize("case", ARGUMENTS)
+def test_arguments_of_another_kind_are_refused(case, results):
+    call, *fragments = ARGUMENTS[case]
+    refuses(lambda: call(results["poisson"]), *fragments)
+
+
+REMEDIES = {
+    "negative": (lambda: kernels.RBF(-1.0), "greater than 0, got -1.0: give a positive number, such as 1.0"),
+    "share": (lambda: likelihoods.ZeroInflated(likelihoods.Poisson(), 1.5), "got 1.5: give a number between 0 and 1"),
+    "power": (lambda: ng.PowerEP(0.0), "got 0.0: PowerEP(1.0) is expectation propagation, and VI() the limit"),
+    "rho": (lambda: ng.Constant(2.0), "got 2.0: use 1.0 for full steps"),
+    "lapse": (lambda: likelihoods.Bernoulli(lapse=0.7), "got 0.7: it is a small share of y, such as 0.01"),
+    "tol": (lambda: infer(tol=-1.0), "got -1.0: give a small number, such as 1e-6"),
+    "steps": (lambda: infer(max_steps=-1), "got -1: give a whole number, such as 100"),
+    "classes": (lambda: likelihoods.Softmax(1), "got 1: give a whole number, such as 2"),
+    "text": (lambda: kernels.RBF("1.5"), "got '1.5': write 1.5, without quotes"),
+    "duration": (
+        lambda: kernels.RBF(np.timedelta64(3, "D")),
+        "divide it by the unit of time, as in duration / np.time",
+    ),
+    "nan": (lambda: kernels.RBF(np.nan), "must be finite, got nan: give a positive number, such as 1.0"),
+    "empty": (lambda: kernels.RBF([]), "must not be empty, got []: give a positive number"),
+    "trials": (lambda: likelihoods.Binomial(2.5), "got 2.5: round what is not whole"),
+    "inference steps": (lambda: fit(inference_steps=10**9), "got 1000000000: give a whole number, such as 200"),
+    "nodes": (lambda: ng.QuasiRandom(100), "got 100: use 128"),
+    "bounds": (lambda: ng.Free(2.0, 1.0), "got 2.0 and 1.0: swap them"),
+}
+
+
+@pytest.mark.parametrize("case", REMEDIES)
+def test_errors_of_range_say_what_to_do(case):
+    call, *fragments = REMEDIES[case]
+    refuses(call, *fragments)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("binomial", "likelihoods.Binomial(trials=10)"),
+        ("ordinal", "likelihoods.Ordinal(thresholds=[-1.0, 0.0, 1.0])"),
+        ("Softmax", "likelihoods.Softmax(num_classes=3)"),
+        ("categorical", "likelihoods.Softmax(num_classes=3)"),
+        ("normal", '"gaussian"'),
+        ("logistic", 'likelihoods.Bernoulli("logit")'),
+        ("zero_inflated", "likelihoods.ZeroInflated(likelihoods.Poisson())"),
+    ],
+)
+def test_likelihoods_that_need_arguments_are_named_with_them(name, words):
+    refuses(lambda: ng.Model(ng.GP(RBF), name), f"no likelihood with the name {name!r} alone: write {words}")
+    if words.startswith("likelihoods"):
+        ng.Model(ng.GP("rbf"), eval(words.split(",")[0] if "trials" in words else words))
+
+
+@pytest.mark.parametrize("kernel", [kernels.Brownian(), kernels.IntegratedBrownian()])
+def test_stamps_before_the_origin_are_told_how_to_move_it(kernel):
+    days = np.arange("1990-01-02", "1990-01-05", dtype="datetime64[D]")
+    before = ng.Model(ng.MarkovGP(kernel, unit="D"), "poisson")
+    refuses(lambda: ng.infer(before, days, Y), "prior's origin, 2000-01-01", 'origin="1990-01-02"')
+    moved = ng.Model(ng.MarkovGP(kernel, unit="D", origin="1990-01-02"), "poisson")
+    np.testing.assert_array_equal(read_inputs(days, moved)[:, 0], [0.0, 1.0, 2.0])
+
+
+def test_pandas_rows_with_different_labels_are_refused(results):
+    x, y = pd.Series(X, index=[0, 1, 2]), pd.Series(Y, index=[2, 1, 0])
+    words = "have different indexes, in row 0 0 and 2", "y.loc[x.index]", "y.to_numpy()"
+    refuses(lambda: infer(x=x, y=y), "x and y", *words)
+    refuses(lambda: ng.fit(model(), pd.DataFrame({"t": x}), y), "x and y", *words)
+    sparse = ng.Model(ng.SparseGP(RBF, [[1.0]]), "poisson")
+    refuses(lambda: ng.infer(sparse, x, y, batch_size=2), "x and y", *words)
+    refuses(lambda: ng.infer(sparse, [(x, y)], batch_size=2), "x of chunk 0 and y of chunk 0 have different indexes")
+    refuses(lambda: ng.cross_validate(model(), x, y, folds=3), "x and y", *words)
+    refuses(lambda: results["poisson"].log_density(x, y), "x_new and y_new have different indexes")
+    refuses(lambda: results["poisson"].calibration(x, y), "x_new and y_new have different indexes")
+    refuses(lambda: results["exposed"].predict(x, exposure=y), "x_new and exposure have different indexes")
+
+
+def test_pandas_rows_with_equal_labels_go_together(results):
+    labels = [np.nan, 1.0, 2.0]
+    x, y = pd.DataFrame({"t": X}, index=labels), pd.Series(Y, index=labels)
+    assert infer(x=x, y=y).energy == results["poisson"].energy
+    aligned = y.sample(frac=1.0, random_state=0).loc[[np.nan, 1.0, 2.0]]
+    assert infer(x=x, y=aligned).energy == results["poisson"].energy
+    assert infer(x=x, y=list(Y)).energy == results["poisson"].energy
+
+
+def test_a_status_prints_its_name_and_its_sentence(results):
+    status = results["poisson"].status
+    assert str(status) == f"{status}" == f"CONVERGED: {status.sentence}"
+    assert status == 1 and int(status) == 1
+
+
+def test_tied_said_of_an_ending_leaves_its_target_free():
+    both = model(kernel=RBF + kernels.Matern32())
+    (found,) = choose(both, {"lengthscale": ng.Tied("kernel[0].lengthscale"), "variance": ng.Fixed()})
+    assert found.slot.name == "kernel[0].lengthscale" and len(found.slot.paths) == 2

@@ -381,6 +381,26 @@ def test_rows_that_one_model_cannot_predict_are_left_out_of_all(result, others, 
     assert "improper cavity" in str(found)
 
 
+def test_a_run_that_has_not_converged_is_not_ranked(result):
+    """After a few steps of Adam the cavities still know their own rows, and score higher than they predict."""
+    adam = ng.infer(MODEL, X, Y, ng.FirstOrderVI(), max_steps=5, throw=False)
+    assert not adam.settled and result.settled
+    found = ng.compare({"adam": adam, "vi": result})
+    assert [entry["name"] for entry in found] == ["vi", "adam"]
+    assert found.entries[0]["reason"] is None and found.rows == 19
+    assert np.isnan(found.entries[1]["log_density"]) and np.isnan(found.entries[1]["difference"])
+    assert "max_steps" in found.entries[1]["reason"] and "residual" in " ".join(str(found).split())
+    with pytest.raises(ValueError, match="none has"):
+        ng.compare([adam])
+
+
+@pytest.mark.parametrize("ask", [lambda r: r.leave_one_out(), lambda r: r.calibration()], ids=["densities", "pit"])
+def test_leave_one_out_of_a_run_that_has_not_converged_warns(ask):
+    adam = ng.infer(MODEL, X, Y, ng.FirstOrderVI(), max_steps=5, throw=False)
+    with pytest.warns(ng.ConvergenceWarning, match="not converged.*cross_validate"):
+        ask(adam)
+
+
 def test_cross_validations_are_compared_by_their_folds(by_blocks):
     again = ng.cross_validate(MODEL, X, Y, folds=np.select([LABELS == "early", LABELS == "late"], [0, 1], 2))
     found = ng.compare({"once": by_blocks, "again": again})

@@ -81,8 +81,11 @@ def test_donated_arrays_of_the_caller_are_left_alone(folder):
     same(SITES, before)
     call, _ = example()
     given = jax.tree.map(jnp.asarray, SITES)
+    wanted = jax.tree.map(np.array, given)
+    # What is attempted first may fail, and is given copies.
     call(given, 2, 3.0)
-    assert len(kept(folder)) == 1
+    same(given, wanted)
+    assert len(kept(folder)) == 2
 
 
 @pytest.mark.parametrize(
@@ -283,7 +286,7 @@ def test_inference_gives_the_same_answers(folder, prior, method):
         wanted = answers()
     same(answers(), wanted)
     written = kept(folder)
-    assert len([file for file in written if file.name.startswith("run_at_once")]) == (prior == "markov")
+    assert len([file for file in written if file.name.startswith("run_slice")]) == (prior == "markov")
     as_new_process()
     same(answers(), wanted)
     assert kept(folder) == written

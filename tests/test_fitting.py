@@ -376,7 +376,7 @@ import newtongp as ng
 x = np.linspace(0.0, 10.0, 40)
 y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(x)))
 from newtongp.fitting import checkpoint, whole
-checkpoint.Checkpoint.EVERY = 0.0
+checkpoint.Checkpoint.PATIENCE = 0.0
 before = whole._Evaluator._evaluate
 def slowly(self, free):
     found = before(self, free)

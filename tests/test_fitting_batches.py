@@ -149,7 +149,7 @@ class Interrupted:
 
 
 def test_a_killed_run_is_resumed_where_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint.Checkpoint, "EVERY", 0.0)
+    monkeypatch.setattr(checkpoint.Checkpoint, "PATIENCE", 0.0)
     path, on_disk = tmp_path / "fit.ngp", Interrupted(None, 1000)
     wanted = learn(on_disk, max_steps=4)
     with pytest.raises(OSError, match="gone"):

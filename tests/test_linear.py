@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+import scipy.stats
 from sklearn.linear_model import LogisticRegression
 
 import newtongp as ng
@@ -527,3 +528,42 @@ def test_x_new_must_have_the_same_columns():
     result = ng.infer(ng.Model(LinearModel(1.0), ng.likelihoods.Poisson()), X, np.ones(N))
     refuses(lambda: result.predict(X[:, :2]), "x_new", "columns", "3 and 2")
     refuses(lambda: result.sample(0, X[:, :2], 1), "x_new", "columns", "3 and 2")
+
+
+# In the summary ---------------------------------------------------------------------------------------
+
+
+def test_a_summary_has_the_coefficients():
+    """Against the normal equations, and the normal quantiles of scipy.stats."""
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(20, 3)), rng.normal(size=20)
+    result = ng.infer(ng.Model(ng.LinearModel([2.0, 1.0, 0.5]), ng.likelihoods.Gaussian(0.3)), x, y)
+    covariance = np.linalg.inv(x.T @ x / 0.3 + np.diag([0.5, 1.0, 2.0]))
+    mean, deviation = covariance @ x.T @ y / 0.3, np.sqrt(np.diag(covariance))
+    summary = result.summary(checks=False, names=["one", "two", "three"])
+    assert [entry["name"] for entry in summary.coefficients] == ["one", "two", "three"]
+    np.testing.assert_allclose([entry["mean"] for entry in summary.coefficients], mean, rtol=1e-9)
+    np.testing.assert_allclose([entry["standard_deviation"] for entry in summary.coefficients], deviation, rtol=1e-9)
+    interval = scipy.stats.norm(mean, deviation).interval(0.95)
+    np.testing.assert_allclose(np.transpose([entry["interval"] for entry in summary.coefficients]), interval, rtol=1e-8)
+    for text in (str(summary), summary._repr_html_()):
+        assert "95 % interval" in text and f"{mean[1]:.4g}" in text and "two" in text
+        assert "given the hyperparameters, which are taken as known" in text
+    assert summary.as_dict()["coefficients"] == summary.coefficients
+    assert [entry["name"] for entry in result.summary(checks=False).coefficients] == ["x[0]", "x[1]", "x[2]"]
+    with pytest.raises(ValueError, match=r"names must have one name per column of x, 3, got 2"):
+        result.summary(names=["one", "two"])
+
+
+def test_coefficients_of_several_latents_and_of_learned_models_say_so():
+    rng = np.random.default_rng(4)
+    x, y = np.column_stack([np.ones(30), rng.normal(size=30)]), rng.normal(size=30)
+    two = ng.infer(ng.Model(ng.LinearModel(1.0, num_latents=2), ng.likelihoods.HeteroscedasticGaussian()), x, y)
+    names = [entry["name"] for entry in two.summary(checks=False).coefficients]
+    assert names == ["x[0], latent 0", "x[1], latent 0", "x[0], latent 1", "x[1], latent 1"]
+    learned = ng.fit(ng.Model(ng.LinearModel(1.0), ng.likelihoods.Gaussian()), x, y, standard_errors=False)
+    assert "with the learned values plugged in as if they were known" in str(learned.summary(checks=False))
+    other = ng.infer(ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian()), [0.0, 1.0], [0.0, 1.0])
+    assert other.summary(checks=False).coefficients == []
+    with pytest.raises(ValueError, match="names are for the coefficients of a LinearModel"):
+        other.summary(names=["a"])

@@ -237,14 +237,14 @@ def test_the_distribution_function_beyond_the_support_and_of_nothing():
 
 def test_distribution_functions_that_cannot_be_had_are_refused():
     prediction = ng.Prediction(likelihoods.Poisson(), LATENT, None)
-    with pytest.raises(ValueError, match=r"one number a row, 3 of them, got shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"one number per row, 3 of them, got shape \(2,\)"):
         prediction.cdf([1.0, 2.0])
     with pytest.raises(ValueError, match=r"y must be a number.*'many'"):
         prediction.cdf("many")
     with pytest.raises(ValueError, match="no order"):
         ng.Prediction(likelihoods.Softmax(2), TWO, None).cdf(1)
-    with pytest.raises(ValueError, match=r"one output, and .* has 2: use sample_y"):
-        ng.Prediction(likelihoods.MultivariateGaussian(np.eye(2)), TWO, None).cdf(0.0)
+    with pytest.raises(ValueError, match=r"one number per row and output, \(3, 2\), 3 of them, got shape \(3,\)"):
+        ng.Prediction(likelihoods.MultivariateGaussian(np.eye(2)), TWO, None).cdf([0.0, 0.0, 0.0])
 
 
 # From inference -----------------------------------------------------------------------------------

@@ -705,6 +705,8 @@ def shape_of(name, shape):
     return change
 
 
+MANY_HARMONICS = {"object": "kernels.Periodic", "fields": {"harmonics": 10**9}}
+POWER = {"object": "methods.PowerDensity", "fields": {"alpha": -1.0}}
 POISSON = {"object": "likelihoods.Poisson", "fields": {"link": "exp", "exposure": 1.0}}
 
 
@@ -721,6 +723,23 @@ POISSON = {"object": "likelihoods.Poisson", "fields": {"link": "exp", "exposure"
         (put("model", "prior", "kernel", "scale", value={"float": "nan"}), "must be finite"),
         (put("model", "prior", "mean", value=1.0), "mean cannot be 1.0"),
         (put("model", "likelihood", "link", value=3), "link of Poisson cannot be 3"),
+        (
+            put("model", "likelihood", "link", value="|V8"),
+            r"cannot be a Poisson: link must be one of 'exp', 'softplus'",
+        ),
+        (put("model", "likelihood", "exposure", value=-1.0), "cannot be a Poisson: exposure must be greater than 0"),
+        (put("model", "likelihood", "exposure", value=None), "exposure of Poisson cannot be None"),
+        (put("model", "prior", "kernel", "scale", value=None), "cannot be a Scaled: scale must be a number, got None"),
+        (
+            put("model", "prior", "kernel", "kernel", value=MANY_HARMONICS),
+            "harmonics must be an integer from 0 to 1000",
+        ),
+        (put("model", "prior", "by_name", value=True), "has no name to be given by"),
+        (put("method", "target", value=POWER), "alpha must be greater than 0 and at most 1"),
+        (put("status", "name", value="RUNNING"), "status must be one that inference ends with, not RUNNING"),
+        (put("energy", value={"float": "nan"}), "energy must be finite, and is nan"),
+        (put("residual", value=-1.0), "residual must be at least 0"),
+        (put("steps", value=10**9), "steps cannot be 1000000000 with a history of"),
         (put("model", "likelihood", "exposure", value={"float": "inf"}), "must be finite"),
         (put("model", "likelihood", value={"object": "likelihoods.Softmax", "fields": {"num_classes": 3}}), "latent"),
         (put("model", "likelihood", value={"object": "likelihoods.Bernoulli", "fields": {"link": "logit"}}), "lapse"),
@@ -773,9 +792,9 @@ def learned():
     """A FitResult without the fit."""
     told = {"status": ng.Status.CONVERGED, "at_bound": [], "penalty": 0.0, "evaluations": 7, "seconds": 1.5}
     values = {each.name: each.value for each in ng.hyperparameters(counts().model)}
-    first, *_ = values
+    first, second, *_ = values
     told |= {"learned": values, "standard_errors": {first: np.array(np.inf)}, "priors": {first: slowly}}
-    return ng.FitResult(counts(), fit_history=np.array([3.0, 2.0]), tied={"a": "b"}, **told)
+    return ng.FitResult(counts(), fit_history=np.array([3.0, 2.0]), tied={second: first}, **told)
 
 
 def leave_out(name):
@@ -787,7 +806,7 @@ def leave_out(name):
     [
         (leave_out("learned"), "'learned' cannot be, or cannot be missing, in a FitResult"),
         (leave_out("tied"), "'tied' cannot be, or cannot be missing"),
-        (put("learned", value={"dict": [["a", None]]}), "learned must be numbers"),
+        (put("learned", value={"dict": [["a", None]]}), r"\.learned cannot be"),
         (put("learned", value={"dict": [["a", "b"]]}), r"\.learned cannot be"),
         (put("standard_errors", value={"list": []}), r"\.standard_errors cannot be \[\]"),
         (put("tied", value=5), r"\.tied cannot be 5"),
@@ -795,7 +814,7 @@ def leave_out(name):
         (put("priors", value={"dict": [["a", 1.0]]}), r"\.priors cannot be"),
         (put("at_bound", value={"list": [1]}), r"\.at_bound cannot be \[1\]"),
         (put("inference_status", value="converged"), r"\.inference_status cannot be 'converged'"),
-        (put("fit_history", value=None), "fit_history must be a vector"),
+        (put("fit_history", value=None), r"\.fit_history cannot be None"),
         (put("evaluations", value=-1), "evaluations cannot be -1"),
         (put("seconds", value={"float": "nan"}), "seconds cannot be nan"),
         (put("parameters", value=1), "'parameters' cannot be"),
@@ -811,16 +830,36 @@ def test_fits_with_wrong_parts_are_refused(change, message, path):
 
 def test_wrong_clocks_and_matrices_are_refused():
     tree, arrays = encode(ng.MarkovGP(K.Matern32(), unit="D"))
-    with pytest.raises(FileFormatError, match=r"clock.* is no Clock that can be: unit must be a positive duration"):
+    with pytest.raises(FileFormatError, match=r"clock.* cannot be a Clock: unit must be a positive duration"):
         decode(tree, [np.array(-1, "m8[D]") if each.dtype.kind == "m" else each for each in arrays])
     tree, arrays = encode(ng.StateSpaceModel(np.eye(2), np.eye(2), [1.0, 0.0]))
-    with pytest.raises(
-        FileFormatError, match="is no StateSpaceModel that can be: noise must be positive semi-definite"
-    ):
+    with pytest.raises(FileFormatError, match="cannot be a StateSpaceModel: noise must be positive semi-definite"):
         decode(tree, [arrays[0], -arrays[1], *arrays[2:]])
     tree, arrays = encode(ng.LinearModel(np.eye(2)))
-    with pytest.raises(FileFormatError, match="is no LinearModel that can be: prior_covariance must be positive"):
+    with pytest.raises(FileFormatError, match="cannot be a LinearModel: prior_covariance must be positive"):
         decode(tree, [-each for each in arrays])
+
+
+def test_numbers_are_read_as_constructors_read_them(path):
+    infer(ng.MarkovGP(K.Matern32(), pieces=1), ng.likelihoods.Poisson(), throw=False).save(path)
+    altered(path, put("model", "prior", "kernel", "variance", value=2**200))
+    assert same(ng.load(path).model.prior.kernel, K.Matern32(variance=2.0**200))
+    for pieces in (0, 10**6):
+        altered(path, put("model", "prior", "pieces", value=pieces))
+        refused(path, f"pieces must be an integer from 1 to 65536, or None for a choice by speed, got {pieces}")
+
+
+def test_hyperparameters_of_users_stay_where_they_may_be():
+    class Positive(ng.Likelihood):
+        scale: Any = ng.constraints.learned(ng.constraints.Positive(), default=1.0)
+
+        def log_prob(self, y, f):
+            return -jnp.abs(y - f) / self.scale
+
+    tree, arrays = encode(Positive(np.array(2.0)))
+    assert same(decode(tree, arrays, [Positive]), Positive(np.array(2.0)))
+    with pytest.raises(FileFormatError, match=r"a hyperparameter in Positive\(\) cannot be"):
+        decode(tree, [-each for each in arrays], [Positive])
 
 
 def test_loading_leaves_the_names_of_the_package_alone():

@@ -279,7 +279,8 @@ def test_rows_that_the_model_calls_impossible_are_listed(result, monkeypatch, ro
     """Also where there are too few others to speak of a typical row."""
     densities = np.where(np.arange(X.size) < rows, result.leave_one_out(), np.nan)
     densities[2] = -np.inf
-    monkeypatch.setattr(result, "leave_one_out", lambda: densities, raising=False)
+    # Of the class: undone on the instance, it would stay there as an attribute, which is saved with it.
+    monkeypatch.setattr(type(result), "leave_one_out", lambda self: densities)
     [found] = result.summary().warnings
     assert found.about == "rows" and found.rows == (2,)
     assert "observed in row 2 is impossible" in found.text and "typical row" not in found.text

@@ -24,14 +24,15 @@ with _imports.without_collector():
     from .methods.rule import Method
     from .methods.safeguard import Heuristic, Riemannian
     from .model import Model
+    from .precision import RoundingWarning
     from .priors.markov import MarkovGP
-    from .results import ConvergenceWarning, InferenceError, Result, Status
+    from .results import ConvergenceWarning, FitWarning, InferenceError, Result, Status
     from .steps import Backtracking, Constant, Damped, DoubleLoop
 
 if TYPE_CHECKING:
     from . import datasets
     from .checking import Calibration, Comparison, CrossValidation, compare, cross_validate
-    from .constraints import learned
+    from .constraints import Between, Covariance, Positive, Real, learned
     from .fitted import FitResult
     from .fitting import fit
     from .parameters import Fixed, Free, Tied, hyperparameters
@@ -49,7 +50,7 @@ __getattr__, __dir__ = _imports.on_demand(
     {
         "checking": "Calibration Comparison CrossValidation compare cross_validate",
         "datasets": "",
-        "constraints": "learned",
+        "constraints": "Between Covariance Positive Real learned",
         "fitted": "FitResult",
         "fitting": "fit",
         "parameters": "Fixed Free Tied hyperparameters",
@@ -71,10 +72,12 @@ __all__ = [
     "VI",
     "Adaptive",
     "Backtracking",
+    "Between",
     "Calibration",
     "Comparison",
     "Constant",
     "ConvergenceWarning",
+    "Covariance",
     "CrossValidation",
     "Cubature",
     "Damped",
@@ -82,6 +85,7 @@ __all__ = [
     "Exact",
     "FirstOrderVI",
     "FitResult",
+    "FitWarning",
     "Fixed",
     "Free",
     "GaussHermite",
@@ -97,13 +101,16 @@ __all__ = [
     "Newton",
     "ParquetChunks",
     "PointRule",
+    "Positive",
     "PosteriorLinearisation",
     "PowerEP",
     "Prediction",
     "QuasiNewton",
     "QuasiRandom",
+    "Real",
     "Result",
     "Riemannian",
+    "RoundingWarning",
     "Sites",
     "SparseGP",
     "StateSpaceModel",

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from .cubature import is_point
+from .likelihoods.base import Likelihood
 from .methods.presets import VI, FirstOrderVI
 from .methods.rule import Method
 from .model import Model
@@ -21,6 +22,20 @@ def default_step(method: Method | FirstOrderVI) -> Step:
     if isinstance(method, FirstOrderVI):
         return Constant(1.0)
     return Damped() if method.objective is None else Backtracking()
+
+
+def starts_from_sweep(method: Method | FirstOrderVI, likelihood: Likelihood) -> bool:
+    """Whether the prior is known to be a bad start, so that inference starts from a sweep over the rows.
+
+    Under a wide prior a non-linear function of f looks like no linear one. That concerns every method where y is such a
+    function plus Gaussian noise, and methods that linearise wherever log p(y | f) is not concave. Latents that enter
+    linearly are no difficulty. Methods that invert site precisions start from a constant one.
+    """
+    if isinstance(method, FirstOrderVI) or method.initial_precision > 0.0:
+        return False
+    easy = bool(likelihood.linear_latents) or likelihood.log_prob_degree in (0, 1, 2) or likelihood.log_concave
+    linearised = likelihood.gaussian_form or method.target.needs_moments
+    return linearised and not easy and likelihood.moments_problem() is None
 
 
 def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:

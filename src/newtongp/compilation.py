@@ -19,11 +19,15 @@ _OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False}
 
 
 def compiled(
-    function: Callable, static_argnums: int | tuple[int, ...] = (), donate_argnums: int | tuple[int, ...] = ()
+    function: Callable,
+    static_argnums: int | tuple[int, ...] = (),
+    donate_argnums: int | tuple[int, ...] = (),
+    always_kept: bool = False,
 ) -> Callable:
     """`jax.jit` for the large programs of the package, which are kept where that is possible (`programs.py`).
 
-    With `quickly=False` they are compiled as XLA would by itself.
+    With `quickly=False` they are compiled as XLA would by itself. Programs that are made quickly are not worth keeping,
+    unless they are `always_kept`.
     """
     static, donated = _as_tuple(static_argnums), _as_tuple(donate_argnums)
 
@@ -38,7 +42,7 @@ def compiled(
         def jitted_as(name: str) -> Any:
             return jitted(_renamed(function, name), quickly)
 
-        found = programs.run(function, jitted_as, args, static, donated, quickly)
+        found = programs.run(function, jitted_as, args, static, donated, quickly, always_kept)
         return usual(quickly)(*args) if found is None else found[0]
 
     return call

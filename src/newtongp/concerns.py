@@ -66,6 +66,8 @@ def _warn_of_parameters(result: Result) -> Iterator[Warned]:
     bounds = result.at_bound if isinstance(result, FitResult) else []
     priors = result.priors if isinstance(result, FitResult) else {}
     tied = result.tied if isinstance(result, FitResult) else {}
+    for about, text in getattr(result, "notes", {}).items():
+        yield Warned(about, text)
     for each in hyperparameters(result.model):
         if each.name in tied:
             continue
@@ -76,26 +78,43 @@ def _warn_of_parameters(result: Result) -> Iterator[Warned]:
                 "further. Widen the bound in Free(lower, upper), or say Fixed() if the bound is what you know.",
             )
             continue
-        found = _length_problem(each, result.data) if each.unit == "x" and result.data is not None else None
+        found = None
+        if each.unit == "x" and result.data is not None:
+            found = _length_problem(each, result.data, _is_determined(each, result))
         prior = priors.get(each.name)
         if found is None and isinstance(prior, Plausible):
-            found = _plausibility_problem(each, prior)
+            found = _plausibility_problem(each, prior, each.name in getattr(result, "undetermined", []))
         if found is not None:
             yield Warned(each.name, found)
 
 
-def _plausibility_problem(each: Parameter, prior: Plausible) -> str | None:
+def _plausibility_problem(each: Parameter, prior: Plausible, is_open: bool) -> str | None:
     if np.all((each.value >= prior.lower) & (each.value <= prior.upper)):
         return None
+    beyond = f"{each.name} is {shown(each.value)}, beyond its plausible range of {range_words(prior)}"
+    if not is_open:
+        return (
+            f"{beyond}, where a weak prior pulls it back. Whether the data determine it was not looked into: compare "
+            "with weak_priors=False, or give it a prior of its own in Free(prior=...)."
+        )
     return (
-        f"{each.name} is {shown(each.value)}, beyond its plausible range of {range_words(prior)}: nothing but a weak "
-        "prior holds it there. Fix it, give it a prior of its own in Free(prior=...), or leave out the part of the "
-        "model that it belongs to."
+        f"{beyond}: the data do not determine it, and nothing but a weak prior holds it there. Fix it, give it a prior "
+        "of its own in Free(prior=...), or leave out the part of the model that it belongs to."
     )
 
 
-def _length_problem(each: Parameter, data: Data) -> str | None:
-    """What is wrong with a lengthscale, seen from where the data are."""
+_SURE = 0.5
+"""A relative standard error with which a value is known."""
+
+
+def _is_determined(each: Parameter, result: Result) -> bool:
+    """Whether the curvature of the energy says that the data know a value well."""
+    error = result.standard_errors.get(each.name) if isinstance(result, FitResult) else None
+    return error is not None and bool(np.all(error < _SURE * np.abs(each.value)))
+
+
+def _length_problem(each: Parameter, data: Data, is_determined: bool) -> str | None:
+    """What is wrong with a lengthscale, seen from where the data are; a long one may be just what they say."""
     columns = data.x.shape[1]
     ranges = np.ptp(data.x, axis=0)
     spacings = np.array([_spacing(column) for column in data.x.T])
@@ -107,7 +126,7 @@ def _length_problem(each: Parameter, data: Data) -> str | None:
     in_ranges = np.max(by_range)
     if columns > 1 and each.value.shape == (columns,) and in_ranges > _RANGES:
         return _columns_problem(each, by_range)
-    if in_ranges > _RANGES and np.any(ranges > 0.0):
+    if in_ranges > _RANGES and np.any(ranges > 0.0) and not is_determined:
         return (
             f"{each.name} is {shown(each.value)}, {in_ranges:.3g} times the range of x: this part of the model "
             "hardly changes over the data, which say little about its lengthscale and variance, while forecasts rest "
@@ -243,6 +262,9 @@ _BELOW = 10.0
 
 def _warn_of_rows(result: Result) -> Iterator[Warned]:
     """Rows that stand out: by what was observed in them, or by how far they move the posterior against the others."""
+    if not result.settled:
+        # Cavities are then no predictions from the other rows, and the status has said why.
+        return
     unlikely, below = _unlikely_rows(result.leave_one_out())
     overruling, moves = _overruling_rows(result)
     sentences = []

@@ -1,7 +1,6 @@
 """What values a hyperparameter may have, and free coordinates in which an optimiser can move it.
 
-A field that can be learned says so where it is declared, with `learned`; a field that says nothing may have any real
-value.
+A field that can be learned says so where it is declared, with `learned`. A field that says nothing is not learned.
 """
 
 import abc
@@ -31,6 +30,10 @@ class Constraint(abc.ABC):
     def logarithms(self, shape: tuple[int, ...]) -> np.ndarray:
         """Which free numbers are logarithms: to go far in those leads to overflow."""
         return np.full(self.size(shape), self.is_positive)
+
+    def limits(self) -> tuple[float, float]:
+        """Between which free numbers values can be told from the edge of the set."""
+        return -math.inf, math.inf
 
     @abc.abstractmethod
     def to_free(self, value: np.ndarray) -> np.ndarray:
@@ -84,6 +87,16 @@ class Between(Constraint):
 
     lower: float
     upper: float
+
+    def __post_init__(self):
+        if not -math.inf < self.lower < self.upper < math.inf:
+            raise ValueError(
+                f"lower must be less than upper, both finite, got {self.lower} and {self.upper}: swap them"
+            )
+
+    def limits(self):
+        share = 4.0 * np.finfo(float).eps * max(1.0, max(abs(self.lower), abs(self.upper)) / (self.upper - self.lower))
+        return (-math.inf, math.inf) if share >= 0.5 else (math.log(share), -math.log(share))
 
     def to_free(self, value):
         share = (np.ravel(value) - self.lower) / (self.upper - self.lower)
@@ -142,24 +155,27 @@ class Covariance(Constraint):
 def learned(
     constraint: Constraint | None = None, by_default: bool = True, unit: str | None = None, **options: Any
 ) -> Any:
-    """A field of a kernel, mean or likelihood with a constraint; `options` are those of `equinox.field`.
+    """A field of a kernel, mean or likelihood that `fit` learns; `options` are those of `equinox.field`.
 
-    With `by_default=False` it is learned only where that is asked for. `unit` is what it is measured in, where a first
-    guess can be made from the data: "x", "y", "y2" (of a variance), "f2" and the like.
+    `constraint` says which values it may have: `Positive()`, `Between(lower, upper)`, `Covariance()`, or `Real()`, the
+    default. With `by_default=False` it is learned only where `parameters` asks for it with `Free()`. `unit` is what it
+    is measured in, where a first guess can be made from the data: "x", "y", "y2" (of a variance), "f2" and the like.
 
     >>> import newtongp as ng
     >>> class Laplace(ng.Likelihood):
-    ...     scale: Any = learned(Positive(), default=1.0)
+    ...     scale: Any = ng.learned(ng.Positive(), default=1.0)
     ...
     ...     def log_prob(self, y, f):
     ...         return -jnp.abs(y - f) / self.scale - jnp.log(2.0 * self.scale)
     >>> [found.name for found in ng.hyperparameters(Laplace())]
     ['scale']
     """
+    if constraint is not None and not isinstance(constraint, Constraint):
+        raise ValueError(f"constraint must be such as Positive() or Between(0.0, 1.0), got {constraint!r}")
     metadata = {"constraint": Real() if constraint is None else constraint, "learned": by_default, "unit": unit}
     return eqx.field(metadata=metadata, **options)
 
 
 def never_learned(**options: Any) -> Any:
     """A field with numbers that are part of a model's structure."""
-    return eqx.field(metadata={"constraint": None}, **options)
+    return eqx.field(metadata={"constraint": None, "learned": False, "unit": None}, **options)

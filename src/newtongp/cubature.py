@@ -15,7 +15,9 @@ from jaxtyping import Array, Float
 from scipy.special import ndtri
 
 from . import linalg
+from .arguments import whole
 from .gaussian import Gaussian
+from .precision import parameter
 
 _MAX_NODES = 200_000
 
@@ -43,7 +45,7 @@ class GaussHermite(Cubature):
     order: int = eqx.field(static=True, default=20)
 
     def __check_init__(self):
-        _check_integer(self.order, "order", 1)
+        whole(self.order, "order", 1, 1000, such_as=20)
 
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         if self.order**dimension > _MAX_NODES:
@@ -76,7 +78,7 @@ class Adaptive(Cubature):
     count: int = eqx.field(static=True, default=40)
 
     def __check_init__(self):
-        _check_integer(self.count, "count", 16)
+        whole(self.count, "count", 16, 10_000, such_as=40)
 
     @property
     def reach(self) -> float:
@@ -109,9 +111,8 @@ class Unscented(Cubature):
 
     def __check_init__(self):
         if self.order not in (3, 5):
-            raise ValueError(f"order must be 3 or 5, got {self.order!r}")
-        if not np.isfinite(self.kappa):
-            raise ValueError(f"kappa must be finite, got {self.kappa!r}")
+            raise ValueError(f"order must be 3 or 5, got {self.order!r}: write Unscented(5) for the more exact one")
+        parameter(self.kappa, "kappa")
         if self.order == 5 and self.kappa != 0.0:
             raise ValueError(f"kappa belongs to the rule of order 3: leave it out, got {self.kappa!r}")
 
@@ -120,7 +121,8 @@ class Unscented(Cubature):
         if self.order == 3:
             spread = dimension + self.kappa
             if spread <= 0:
-                raise ValueError(f"kappa must be greater than -{dimension} here, got {self.kappa!r}")
+                limit = f"greater than -{dimension} for {dimension} latent(s)"
+                raise ValueError(f"kappa must be {limit}, got {self.kappa!r}: leave it out")
             nodes = np.sqrt(spread) * np.concatenate([axes, -axes])
             weights = np.full(2 * dimension, 0.5 / spread)
             if self.kappa == 0.0:
@@ -157,9 +159,9 @@ class QuasiRandom(Cubature):
     count: int = eqx.field(static=True, default=1024)
 
     def __check_init__(self):
-        _check_integer(self.count, "count", 4)
+        whole(self.count, "count", 4, 2**20, such_as=1024)
         if self.count & (self.count - 1):
-            raise ValueError(f"count must be a power of 2, got {self.count!r}")
+            raise ValueError(f"count must be a power of 2, got {self.count!r}: use {2 ** int(self.count).bit_length()}")
 
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         if self.count < 4 * dimension:
@@ -200,6 +202,12 @@ class PartwiseRule(Cubature):
     first: tuple[int, ...] = eqx.field(static=True)
     first_rule: Cubature
     rest_rule: Cubature
+
+    def __check_init__(self):
+        if len(set(self.first)) != len(self.first) or any(latent < 0 for latent in self.first):
+            raise ValueError(f"first must be different latents, counted from 0, got {self.first!r}")
+        check_cubature(self.first_rule)
+        check_cubature(self.rest_rule)
 
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         order = self._order(dimension)
@@ -263,8 +271,3 @@ def check_cubature(value) -> None:
     """Raise ValueError unless `value` is a rule, or None for the default one."""
     if value is not None and not isinstance(value, Cubature):
         raise ValueError(f"cubature must be a rule such as GaussHermite(20) or Unscented(5), got {value!r}")
-
-
-def _check_integer(value, name: str, at_least: int) -> None:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < at_least:
-        raise ValueError(f"{name} must be an integer of at least {at_least}, got {value!r}")

@@ -40,9 +40,8 @@ def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
 
     Time stamps are counted in units of the prior's clock; numbers are taken as they are, in those units.
     """
-    array = _read_times(x, model, name)
-    if array is None:
-        array = _as_float(x, name)
+    times = _read_times(x, model, name)
+    array = _as_float(x, name) if times is None else times
     if array.ndim == 0:
         raise ValueError(f"{name} must have one row a datum, got the single number {array}: write [{array}]")
     if array.ndim == 1:
@@ -63,8 +62,34 @@ def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
             f"{name} must be finite, but row {row}, column {column} is {array[row, column]}: drop that row "
             "(only y may be missing)"
         )
-    model.prior.check_inputs(array)
+    if np.max(np.abs(array)) > _LARGEST:
+        row, column = np.argwhere(np.abs(array) > _LARGEST)[0]
+        raise ValueError(
+            f"{name} must be at most {_LARGEST:g} in size, so that its powers are finite, but row {row}, column "
+            f"{column} is {array[row, column]}: measure it in a larger unit"
+        )
+    try:
+        model.prior.check_inputs(array)
+    except ValueError as error:
+        hint = "" if times is None else _about_origin(x, times, model)
+        raise ValueError(f"{error}{hint}") from None
     return array
+
+
+_LARGEST = 1e100
+
+
+def _about_origin(x: Any, numbers: np.ndarray, model: Model) -> str:
+    """Where stamps precede the origin of their clock, what that has to do with the number in an error."""
+    times, clock = read_times(x), getattr(model.prior, "clock", None)
+    first = None if times is None else times.entries.ravel()[np.argmin(numbers)]
+    if not isinstance(first, np.datetime64) or clock is None or np.min(numbers) >= 0.0:
+        return ""
+    day = first.astype("datetime64[D]")
+    return (
+        f". Time stamps are counted from the prior's origin, {clock.origin}: give it one that no stamp precedes, as in "
+        f'{type(model.prior).__name__}(kernel, unit=..., origin="{day}")'
+    )
 
 
 def _read_times(x: Any, model: Model, name: str) -> np.ndarray | None:
@@ -102,6 +127,7 @@ def _read_times(x: Any, model: Model, name: str) -> np.ndarray | None:
 
 def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y")) -> Data:
     """x and y as arrays that fit each other and the model; NaN in y is missing."""
+    check_indexes(x, y, names)
     inputs = read_inputs(x, model, names[0])
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
     _check_row_parameters(model.likelihood, inputs.shape[0])
@@ -117,6 +143,23 @@ def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"))
         where = f"{names[1]} has rows with some outputs missing and some not, first row {partly[0]}"
         raise ValueError(f"{where}: {problem}")
     return Data(inputs, np.where(np.isnan(filled), 0.0, filled), observed, seen)
+
+
+def check_indexes(x: Any, y: Any, names: tuple[str, str] = ("x", "y")) -> None:
+    """Raise ValueError if both are of pandas, which is never imported, and their rows have different labels."""
+    one: Any = getattr(x, "index", None)
+    other: Any = getattr(y, "index", None)
+    if not (hasattr(one, "equals") and hasattr(other, "equals")) or len(one) != len(other) or one.equals(other):
+        return
+    labels = enumerate(zip(one, other, strict=True))
+    row = next((row for row, (a, b) in labels if a != b and not (a != a and b != b)), None)
+    if row is None:  # equal labels of different types
+        return
+    first, second = names
+    raise ValueError(
+        f"{first} and {second} have different indexes, in row {row} {one[row]} and {other[row]}: align them, as in "
+        f"{second}.loc[{first}.index], or pair rows by position, with {second}.to_numpy()"
+    )
 
 
 def _stand_in(observed: np.ndarray, likelihood: Likelihood) -> np.ndarray:

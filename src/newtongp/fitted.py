@@ -1,11 +1,14 @@
 """What `fit` found: a result of inference, with the hyperparameters that were learned for it."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .parameters import Slot, hyperparameters
 from .results import Result, Status
+
+if TYPE_CHECKING:
+    from .fitting.joint import NamedCovariance
 
 
 class FitResult(Result):
@@ -15,7 +18,9 @@ class FitResult(Result):
     values of what was learned by name, `standard_errors` approximate ones from the curvature of the energy (infinite
     for what the data do not determine), and `fit_history` the lowest energy after each iteration of the search (with
     `penalty`, minus the log prior density of the values, in it). `tied` says which parameters share the value of
-    another, and `summary()` shows all of it.
+    another, `redundant` which variances were not learned because only their product with another is determined, and
+    `notes` what else was not learned and why. `covariance` and `joint_covariance` say how surely values are known
+    together, `undetermined` names those that only a weak prior holds, and `summary()` shows all of it.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian())
@@ -38,6 +43,10 @@ class FitResult(Result):
         evaluations: int,
         seconds: float,
         tied: dict[str, str] | None = None,
+        notes: dict[str, str] | None = None,
+        undetermined: list[str] | None = None,
+        spread: np.ndarray | None = None,
+        redundant: dict[str, str] | None = None,
     ):
         self.__dict__.update(result.__dict__)
         self.inference_status = result.status
@@ -51,6 +60,10 @@ class FitResult(Result):
         self.evaluations = evaluations
         self.seconds = seconds
         self.tied = {} if tied is None else tied
+        self.notes = {} if notes is None else notes
+        self.undetermined = [] if undetermined is None else undetermined
+        self.spread = spread
+        self.redundant = {} if redundant is None else redundant
 
     def __repr__(self) -> str:
         return (
@@ -62,6 +75,38 @@ class FitResult(Result):
     def parameters(self) -> dict[str, np.ndarray]:
         """All hyperparameters by name, learned or not."""
         return {each.name: each.value for each in hyperparameters(self.model)}
+
+    @property
+    def covariance(self) -> "NamedCovariance":
+        """The covariance of what was learned, from the curvature of the energy.
+
+        Rows are in the order of `learned`, with one row for each entry of an array, named as in `likelihood.gaps[0]`.
+        For positive parameters with large standard errors `free_covariance`, that of their logarithms, is nearer to
+        the truth.
+        """
+        from .fitting.joint import covariance
+
+        return covariance(self)
+
+    @property
+    def free_covariance(self) -> "NamedCovariance":
+        """The covariance of the free numbers of what was learned: logarithms of positive parameters, log odds of those
+        between two numbers, and others as they are."""
+        from .fitting.joint import free_covariance
+
+        return free_covariance(self)
+
+    def joint_covariance(self) -> "NamedCovariance":
+        """The covariance of a linear model's weights together with that of what was learned.
+
+        `posterior.weights` is what is known of the weights if the learned hyperparameters are right. Here the
+        uncertainty of those is added: Cov[w] ≈ Cov[w | θ] + J Cov[θ] Jᵀ with J = dE[w]/dθ. Weights come first,
+        `weight[0]` being that of the first column (`weight[1, 0]` with several latents), then what was learned, as in
+        `covariance`. It takes two inferences for each number that was learned.
+        """
+        from .fitting.joint import joint_covariance
+
+        return joint_covariance(self)
 
 
 def tied_names(slots: tuple[Slot, ...], model: Any) -> dict[str, str]:

@@ -55,6 +55,9 @@ def _spacing(column: np.ndarray, size: float) -> float:
 
 
 _MOST_ROWS = 2000
+_WALL = 1e100
+_SHIFTS = [0.0, *(sign * 2.0**power for power in range(-2, 20) for sign in (1.0, -1.0))]
+"""Of a start at which the density is zero."""
 
 
 @in_double
@@ -71,9 +74,16 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
         start[0] = np.median(data.y[taken])
 
     def loss(f: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = _loss_of_a_constant(f, likelihood, data.y, taken)
-        return float(value), np.asarray(slope)
+        value, slope = (np.asarray(part) for part in _loss_of_a_constant(f, likelihood, data.y, taken))
+        # Where the density is zero, or overflows, a search turns back.
+        return (
+            (float(value), slope) if np.isfinite(value) and np.all(np.isfinite(slope)) else (_WALL, np.zeros(latents))
+        )
 
+    for shift in _SHIFTS:
+        if loss(start + shift)[0] < _WALL:
+            start = start + shift
+            break
     found = scipy.optimize.minimize(loss, start, jac=True, method="BFGS")
     mean = found.x if np.all(np.isfinite(found.x)) and np.isfinite(found.fun) else start
     return mean, _latent_variances(likelihood, mean, data.y[taken])

@@ -4,6 +4,7 @@ The loop itself is in `loop.py`.
 """
 
 import functools
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -13,26 +14,26 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import data as data_room
-from .choices import check_choices, local_rule
+from . import memory
+from .arguments import as_key, flag, tolerance, whole
+from .choices import check_choices, local_rule, starts_from_sweep
 from .compilation import compiled
 from .double_loop import descend
-from .gaussian import Sites
+from .gaussian import Gaussian, Sites
 from .linalg import smallest_eigenvalue
-from .loop import Loop, Report, begin_loop, in_blocks, report_of, run_at_once, run_loop
+from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop
 from .methods.presets import FirstOrderVI
 from .methods.rule import Method
 from .model import Model
-from .precision import give_back_memory, in_double, parameter, to_host
+from .precision import give_back_memory, in_double, to_host
 from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
+from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
 from .steps import DoubleLoop, Step
 
 _MANY = 2**18
 """Rows from which on memory is worth a thought."""
-
-START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
-"""Of sites at the prior mean: where one leads nowhere, the next holds f more firmly there."""
 
 
 @in_double
@@ -46,8 +47,55 @@ def _condition(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
     return prior.condition(workspace, sites)
 
 
-def _residual(reached: Any) -> Any:
-    return reached.residual if isinstance(reached, Report) else reached.point.largest
+_SLICE = 1.0
+"""Seconds that a slice of the loop is meant to take: until it is over, nothing can interrupt it."""
+_CAPACITY = 128
+"""Steps of which a slice can keep the history."""
+_FIRST_TRIALS = 16
+"""Of the first slice, for problems in which a trial takes a few milliseconds at most; 1 for others."""
+_SMALL = 1e7
+"""Bytes that such problems take, and numbers at their nodes."""
+
+
+class _Track:
+    """The history of a loop that is run in slices, and how many trials the next one is to have."""
+
+    def __init__(self, trials: int):
+        self.trials = trials
+        self._parts: list[tuple[np.ndarray, ...]] = []
+
+    def note(self, loop: Loop, before: int, left: int, seconds: float) -> None:
+        """What the last slice has found, and how long it took, which the first time includes the compiler."""
+        each = max(seconds, 1e-6) / (self.trials - left)
+        self.trials = int(np.clip(_SLICE / each, 1, min(8 * self.trials, 2**20)))
+        steps, kept = np.arange(before, int(loop.steps)), loop.history
+        if steps.size:
+            columns = kept.energy, kept.objective, kept.step_size
+            self._parts.append(tuple(np.asarray(column)[steps % len(column)] for column in columns))
+
+    def history(self) -> Trail:
+        """One entry per accepted step."""
+        columns = zip(*self._parts, strict=True) if self._parts else [[np.zeros(0)]] * 3
+        return Trail(*map(np.concatenate, columns))
+
+
+def _wait_for(found: Any) -> Any:
+    """What a slice has found, when it is over; after Ctrl-C too, since a process that ends amid it can crash."""
+    try:
+        return jax.block_until_ready(found)
+    except KeyboardInterrupt:
+        jax.block_until_ready(found)
+        raise
+
+
+def _is_nowhere(loop: Loop) -> bool:
+    """Whether a start has no finite energy, or no step leads on: where the prior is too wide for the likelihood."""
+    nowhere = int(loop.steps) < 0 or (int(loop.steps) == 0 and float(loop.point.largest) > 1e-3)
+    return nowhere and int(loop.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)
+
+
+def _energy(loop: Loop) -> float:
+    return float(loop.point.energy) if int(loop.steps) >= 0 else np.inf
 
 
 class Run:
@@ -56,7 +104,11 @@ class Run:
     def __init__(self, setup: Setup, method, step, sites, tol):
         self.method, self.step = method, step
         self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
-        self.tol = float(parameter(tol, "tol", lower=0.0, strict=False))
+        self.tol = tolerance(tol)
+        rows, latents = setup.data.x.shape[0], self.model.prior.num_latents
+        memory.require_nodes(method.cubature, rows, latents)
+        nodes = 1 if method.cubature is None else len(method.cubature.rule(latents)[1])
+        self.takes_long = max(setup.memory, rows * nodes) > _SMALL
         self.given = None
         if sites is not None:
             self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
@@ -66,19 +118,50 @@ class Run:
         """Sites to start from, the next ones for the case that nothing is finite at those before.
 
         A wide prior can put so much mass where the likelihood overflows that nothing is finite there. Then start from
-        sites that hold f near the prior mean, as loosely as is possible.
+        sites that hold f near the prior mean, as loosely as is possible; or, where the density is zero at the prior
+        mean, near a point where it is not.
         """
         if self.given is not None:
             yield self.order.sites(self.given)
             return
-        latents = self.model.prior.num_latents
-        initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
-        positions = self.problem.observed.shape[0]
-        yield Sites.constant(positions, latents, initial)
+        rows, latents = self.problem.workspace.mean.shape
+        at_prior = Sites.constant(rows, latents, self._initial_precision)
+        if starts_from_sweep(self.method, self.problem.likelihood):
+            sites = to_host(swept(self.problem, self.data.x))
+            if self._energy_at(sites) < self._energy_at(at_prior):
+                yield sites
+        yield at_prior
+        yield from self._held()
+        yield from inside_support(self.problem)
+
+    @property
+    def _initial_precision(self) -> float:
+        return 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
+
+    def _held(self) -> Iterator[Sites]:
+        """Sites that hold f near the prior mean, ever more firmly."""
         mean = np.asarray(self.problem.workspace.mean)
+        rows, latents = mean.shape
         for precision in START_PRECISIONS:
-            if precision > initial:
-                yield Sites(precision * mean, Sites.constant(positions, latents, precision).precision)
+            if precision > self._initial_precision:
+                yield Sites(precision * mean, Sites.constant(rows, latents, precision).precision)
+
+    def _energy_at(self, sites: Sites) -> float:
+        """The energy of a start, infinite where it cannot be started from."""
+        return _energy(self._follow(sites, 0)[0])
+
+    def _at_first(self, sites: Sites) -> tuple[Loop, "_Track"]:
+        """Before the first step, from these sites or from such as hold f, where their energy is far lower.
+
+        A prior that is far too wide asks for absurdly precise sites, which then hardly move. The sites that hold f are
+        those with the lowest energy.
+        """
+        loop, track = self._follow(sites, 0)
+        if self.given is not None or _energy(loop) <= HOPELESS * np.sum(self.data.observed):
+            return loop, track
+        found = [(self._energy_at(held), held) for held in self._held()]
+        lowest, best = min(found, key=lambda pair: pair[0])
+        return self._follow(best, 0) if lowest < 1e-3 * _energy(loop) else (loop, track)
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
         """Adam's parameters and the Riemannian term both need the inverse of Λ."""
@@ -89,47 +172,81 @@ class Run:
                 f"Sites.constant({sites.linear.shape[0]}, {sites.linear.shape[1]}, 0.01)"
             )
 
-    def begin(self, capacity: int, until: int = 1) -> Loop:
-        """The loop after its first step, where it can be seen whether a start leads anywhere; before it for 0."""
-        return self._first_sound(
-            lambda sites: self.advance(begin_loop(self.problem, self.method, self.step, sites, capacity), until)
-        )
-
-    def advance(self, loop: Loop, until: int) -> Loop:
+    def advance(self, loop: Loop, until: int, track: "_Track") -> Loop:
         """Go on until `until` steps have been accepted, or inference has ended."""
-        return run_loop(self.problem, self.method, self.step, loop, until, self.tol)
+        quickly = not in_blocks(self.problem, local_rule(self.method))
+        while int(loop.status) == Status.RUNNING.value and int(loop.steps) < until:
+            before, started = max(0, int(loop.steps)), time.perf_counter()
+            near = min(until, before + _CAPACITY)
+            arguments = self.problem, self.method, self.step, loop, near, self.tol, track.trials
+            loop, left = _wait_for(run_slice(*arguments, quickly=quickly))
+            track.note(loop, before, int(left), time.perf_counter() - started)
+        return loop
 
-    def finish(self, capacity: int, until: int) -> Report:
-        """From the start to the end at once."""
-        blocks = in_blocks(self.problem, local_rule(self.method))
-
-        def attempt(sites: Sites) -> Report:
-            return run_at_once(
-                self.problem, self.method, self.step, sites, capacity, until, self.tol, quickly=not blocks
-            )
-
+    def finish(self, until: int) -> Report:
+        """From the start to the end."""
         if self.problem.observed.shape[0] > _MANY:
             give_back_memory()
-        return self._first_sound(attempt)
+        return self.report(*self.begin(until))
 
-    def _first_sound(self, attempt: Any) -> Any:
-        """What the first start leads to that leads anywhere."""
-        reached = None
-        for sites in self._starts():
-            if isinstance(self.step, DoubleLoop):
-                sites, _ = descend(self.problem, self.method, sites, self.tol, self.step.most)
-            reached = attempt(sites)
-            # A prior that is too wide for the likelihood gives no finite energy, or one from which no step leads on.
-            nowhere = int(reached.steps) < 0 or (int(reached.steps) == 0 and float(_residual(reached)) > 1e-3)
-            if not (nowhere and int(reached.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)):
+    def report(self, loop: Loop, track: "_Track") -> Report:
+        """What is wanted of a loop that has been followed."""
+        return report_of(self.problem, loop, track.history())
+
+    def _follow(self, sites: Sites, until: int) -> tuple[Loop, "_Track"]:
+        """From these sites, so many steps."""
+        track = _Track(1 if self.takes_long else _FIRST_TRIALS)
+        start = start_loop(self.problem, self.method, self.step, sites, _CAPACITY)
+        return self.advance(start, until, track), track
+
+    def _descended(self, sites: Sites) -> Sites:
+        """Where the double loop leads from these sites, if that is what was asked for."""
+        left = self.step.most if isinstance(self.step, DoubleLoop) else 0
+        while left > 0:
+            some = min(left, _CAPACITY)
+            sites, trials = descend(self.problem, self.method, sites, self.tol, some)
+            left = left - some if int(trials) == some else 0
+        return sites
+
+    def begin(self, until: int) -> tuple[Loop, "_Track"]:
+        """The loop after so many steps, from the first start that makes progress, which takes one step to see."""
+        starts = (self._descended(sites) for sites in self._starts())
+        first, track = self._at_first(next(starts))
+        reached = self.advance(first, until, track)
+        while _is_nowhere(reached):
+            sites = next(starts, None)
+            if sites is None:
                 break
-        if self.given is not None and reached is not None and int(reached.steps) < 0:
+            reached, track = self._follow(sites, until)
+        if int(reached.steps) <= 0 and Status(int(reached.status)).failed:
+            from .diagnosis import check_prior
+
+            check_prior(self.model.prior, self.data.x, self.problem.workspace)
+        if self.given is not None and int(reached.steps) < 0:
             rows, latents = self.given.linear.shape
             raise ValueError(
                 f"sites cannot be started from ({Status(int(reached.status)).name.lower()}): start from "
                 f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
             )
-        return reached
+        return reached, track
+
+    def bound(self, result: Result) -> str | None:
+        """Which row's density is zero for some f that the posterior reaches, where that has stopped the method."""
+        stuck = result.status is Status.STEP_TOO_SMALL and result.residual > 1e-3
+        # Power EP integrates the density itself, and zeros are no matter.
+        if not (stuck or result.status is Status.NON_FINITE) or local_rule(self.method).target.power > 0.0:
+            return None
+        marginals = result.marginals
+        found = bound_nearby(
+            self.problem, Gaussian(self.order.positions(marginals.mean), self.order.positions(marginals.covariance))
+        )
+        if found is None:
+            return None
+        if found.edge.size == 1:
+            where = f"{'below' if found.below else 'above'} f = {found.edge[0]:.4g}"
+        else:
+            where = f"from about f = {np.array2string(found.edge, precision=4)} on"
+        return f"In row {self.order.row_at(found.row)} the density is zero {where}."
 
     def result(self, report: Report) -> Result:
         """What a user gets."""
@@ -170,6 +287,7 @@ def infer(
     progress: bool = False,
     batch_size: int | None = None,
     key: Any = None,
+    check_memory: bool = True,
 ) -> Result:
     """The Gaussian posterior of the model given data, for fixed hyperparameters.
 
@@ -177,6 +295,9 @@ def infer(
     still move its marginal by more than `tol` posterior standard deviations. NaN in `y` is a missing row. `sites` are
     where to start. A run that breaks down raises `InferenceError` unless `throw=False`; one that only ran
     out of steps warns.
+
+    What would not fit in memory raises MemoryError before it starts, unless `check_memory=False`. Ctrl-C ends it within
+    about a second, or when a single step that takes longer is over.
 
     With `batch_size`, a `SparseGP` is updated by so many rows at a time, in a random order that `key` decides, and
     `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps, or
@@ -188,21 +309,22 @@ def infer(
     >>> result.status.name, result.posterior.marginals.mean.shape
     ('CONVERGED', (4, 1))
     """
-    if not isinstance(max_steps, (int, np.integer)) or isinstance(max_steps, bool) or max_steps < 0:
-        raise ValueError(f"max_steps must be an integer of at least 0, got {max_steps!r}")
-    # Buffers of a few sizes, so that changing max_steps a little compiles nothing anew.
-    capacity = 128
-    while capacity < max_steps:
-        capacity *= 4
+    whole(max_steps, "max_steps", 0, such_as=100)
+    throw, progress = flag(throw, "throw"), flag(progress, "progress")
+    key = None if key is None else as_key(key)
+    detail = None
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         result = _in_batches(model, x, y, method, step, int(max_steps), tol, sites, progress, batch_size, key)
     else:
         method, step = check_choices(model, method, step)
-        run = Run(Setup(model, x, y), method, step, sites, tol)
-        report = _with_progress(run, capacity, int(max_steps)) if progress else run.finish(capacity, int(max_steps))
-        result = run.result(report)
+        with memory.checked(check_memory):
+            run = Run(Setup(model, x, y), method, step, sites, tol)
+        result = run.result(_with_progress(run, int(max_steps)) if progress else run.finish(int(max_steps)))
+        detail = run.bound(result)
+        if detail is not None:
+            result.status = Status.BOUNDED_SUPPORT
     if result.status.failed and throw:
-        raise InferenceError(result)
+        raise InferenceError(result, detail)
     if not result.status.ok and throw:
         _warn(result.status, result.residual, stacklevel=4)
     return result
@@ -213,7 +335,12 @@ def _in_batches(model, x, y, method, step, max_steps, tol, sites, progress, batc
         raise ValueError("inference in batches starts without sites: leave sites out")
     from .minibatch import BatchRun
 
-    return BatchRun(model, x, y, method, step, batch_size, key, tol).run(max_steps, progress)
+    result = BatchRun(model, x, y, method, step, batch_size, key, tol).run(max_steps, progress)
+    if result.status.failed and result.data is not None:
+        from .diagnosis import check_prior
+
+        check_prior(model.prior, result.data.x)
+    return result
 
 
 def _warn(status: Status, residual: float, stacklevel: int) -> None:
@@ -221,29 +348,29 @@ def _warn(status: Status, residual: float, stacklevel: int) -> None:
     warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel)
 
 
-def _with_progress(run: Run, capacity: int, max_steps: int) -> Report:
+def _with_progress(run: Run, max_steps: int) -> Report:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bar:
         task = bar.add_task("inference", total=max_steps)
-        loop = run.begin(capacity, min(1, max_steps))
+        loop, track = run.begin(min(1, max_steps))
         while int(loop.status) == Status.RUNNING.value and int(loop.steps) < max_steps:
-            loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps))
+            loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps), track)
             energy = float(loop.point.energy)
             bar.update(task, completed=int(loop.steps), description=f"inference, energy {energy:.4g}")
-    return report_of(run.problem, loop)
+    return run.report(loop, track)
 
 
 class State:
     """One step of `iterate`: `.energy`, `.objective`, `.step_size`, `.residual`, `.steps`, `.sites`, `.posterior`."""
 
     def __init__(self, run: Run, loop: Loop):
-        point = loop.point
+        point, last = loop.point, (int(loop.steps) - 1) % _CAPACITY
         self.energy = float(point.energy)
-        self.objective = float(loop.history.objective[0])
+        self.objective = float(loop.history.objective[last])
         self.residual = float(point.largest)
-        self.step_size = float(loop.history.step_size[0])
+        self.step_size = float(loop.history.step_size[last])
         self.steps = int(loop.steps)
         self.status = Status(int(loop.status))
         sites = to_host(point.sites)
@@ -264,6 +391,7 @@ def iterate(
     step: Step | None = None,
     sites: Sites | None = None,
     tol: float = 0.0,
+    check_memory: bool = True,
 ) -> Iterator[State]:
     """The loop of `infer`, one state a step, for as long as it is asked.
 
@@ -279,21 +407,22 @@ def iterate(
     True
     """
     method, step = check_choices(model, method, step)
-    return _states(*in_double(_start)(model, x, y, method, step, sites, tol))
+    with memory.checked(check_memory):
+        return _states(*in_double(_start)(model, x, y, method, step, sites, tol))
 
 
-def _start(model, x, y, method, step, sites, tol) -> tuple[Run, Loop]:
+def _start(model, x, y, method, step, sites, tol) -> tuple[Run, Loop, _Track]:
     run = Run(Setup(model, x, y), method, step, sites, tol)
-    return run, run.begin(1)
+    return run, *run.begin(1)
 
 
-def _states(run: Run, loop: Loop) -> Iterator[State]:
+def _states(run: Run, loop: Loop, track: _Track) -> Iterator[State]:
     advance = in_double(run.advance)
     if int(loop.steps) > 0:
         yield in_double(State)(run, loop)
     while int(loop.status) == Status.RUNNING.value:
         before = int(loop.steps)
-        loop = advance(loop, before + 1)
+        loop = advance(loop, before + 1, track)
         if int(loop.steps) > before:
             yield in_double(State)(run, loop)
     status = Status(int(loop.status))

@@ -29,6 +29,36 @@ def cholesky(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
 
 
+EPS = float(np.finfo(np.float64).eps)
+
+
+@jax.custom_jvp
+def lifted_cholesky(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """Lower Cholesky factor of A + ε diag(A), and ε: zero, unless rounding alone has made A indefinite.
+
+    Then ε is what rounding may have done to A, relative to its diagonal. NaN throughout if that is not enough.
+    """
+    factor = cholesky(matrix)
+    lift = 4.0 * matrix.shape[0] * EPS
+    return jax.lax.cond(
+        jnp.all(jnp.isfinite(jnp.diagonal(factor))),
+        lambda: (factor, jnp.zeros((), matrix.dtype)),
+        lambda: (cholesky(matrix + jnp.diag(lift * jnp.diagonal(matrix))), jnp.asarray(lift, matrix.dtype)),
+    )
+
+
+@lifted_cholesky.defjvp
+def _lifted_cholesky_jvp(primals, tangents):
+    # dL = L Φ(L⁻¹ dA L⁻ᵀ) with the factor that was found, so that the other one, of NaN, never enters.
+    (matrix,), (change,) = primals, tangents
+    factor, lift = lifted_cholesky(matrix)
+    change = change + jnp.diag(lift * jnp.diagonal(change))
+    inner = jax.lax.linalg.triangular_solve(factor, change, left_side=False, lower=True, transpose_a=True)
+    inner = solve_lower(factor, inner)
+    inner = jnp.tril(inner, -1) + jnp.diag(0.5 * jnp.diagonal(inner))
+    return (factor, lift), (factor @ inner, jnp.zeros_like(lift))
+
+
 def solve_lower(
     factor: Float[Array, "M M"], right: Float[Array, "M *K"], transpose: bool = False
 ) -> Float[Array, "M *K"]:
@@ -64,6 +94,25 @@ def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """A square root of a large matrix that is PSD up to rounding, singular or not (no jitter needed)."""
     values, vectors = jnp.linalg.eigh(matrix)
     return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
+
+
+def as_covariance(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """A large matrix that is a covariance up to rounding, made PSD. Its diagonal, which must not be negative, stays.
+
+    Eigenvalues of its correlation matrix that rounding has made negative become zero.
+    """
+    scales = jnp.sqrt(jnp.diagonal(matrix))
+    inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
+    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    correlation = jnp.where(identity > 0.0, 1.0, inverse[:, None] * symmetrise(matrix) * inverse[None, :])
+    factor = cholesky(correlation + 10.0 * matrix.shape[0] * EPS * identity)
+
+    def mended():
+        root = psd_root(correlation)
+        root = root * (scales / jnp.sqrt(jnp.sum(root**2, axis=1)))[:, None]
+        return root @ root.T
+
+    return jax.lax.cond(jnp.all(jnp.isfinite(jnp.diagonal(factor))), lambda: symmetrise(matrix), mended)
 
 
 def greedy_pivots(
@@ -134,6 +183,18 @@ def eigen_given(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.eigh(matrix)
 
 
+def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
+    """Lower Cholesky factors of many small PSD matrices (..., D, D) outside of any trace, singular ones included."""
+    root = np.zeros(matrices.shape)
+    for k in range(matrices.shape[-1]):
+        pivot = np.sqrt(np.maximum(matrices[..., k, k] - np.sum(root[..., k, :k] ** 2, axis=-1), 0.0))
+        rest = matrices[..., k + 1 :, k] - np.einsum("...ij,...j->...i", root[..., k + 1 :, :k], root[..., k, :k])
+        root[..., k, k] = pivot
+        scale = np.where(pivot > 0.0, pivot, 1.0)[..., None]
+        root[..., k + 1 :, k] = np.where(pivot[..., None] > 0.0, rest / scale, 0.0)
+    return root
+
+
 def solve_by_products(apply: Any, right: Any, iterations: int) -> Any:
     """A⁻¹ right for a matrix of any kind that is known by its products, over trees of arrays (GMRES)."""
     return jax.scipy.sparse.linalg.gmres(apply, right, tol=1e-10, restart=iterations, maxiter=3)[0]
@@ -171,6 +232,66 @@ def small_pivots_and_root(
         columns.append(column)
     factor = jnp.stack([jnp.stack(column) for column in columns], axis=-1)
     return jnp.stack(pivots), factor
+
+
+def small_covariance(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    """A small matrix that is a covariance up to rounding, made PSD. Its diagonal, which must not be negative, stays.
+
+    Through its Cholesky factor, in which no entry may take more of a variance than is left of it. Derivatives are those
+    of the matrix as it was given.
+    """
+    size = matrix.shape[-1]
+    if size == 1:
+        return matrix
+    given = jax.lax.stop_gradient(matrix)
+    if size > _LARGEST_UNROLLED:
+        mended, fine = _covariance_in_a_loop(given)
+        return matrix + jnp.where(fine, 0.0, mended - given)
+    zero = jnp.zeros((), matrix.dtype)
+    left = [given[i, i] for i in range(size)]
+    columns: list[list[Array]] = []
+    fine = jnp.ones((), dtype=bool)
+    for j in range(size):
+        root = jnp.sqrt(left[j])
+        column = [zero] * j + [root]
+        for i in range(j + 1, size):
+            entry = given[i, j]
+            for k in range(j):
+                entry = entry - columns[k][i] * columns[k][j]
+            most = jnp.sqrt(left[i])
+            fine = fine & (jnp.abs(entry) <= root * most)
+            ratio = jnp.where(root > 0.0, entry / jnp.where(root > 0.0, root, 1.0), 0.0)
+            ratio = jnp.clip(ratio, -most, most)
+            left[i] = jnp.maximum(left[i] - ratio**2, 0.0)
+            column.append(ratio)
+        columns.append(column)
+    factor = jnp.stack([jnp.stack(column) for column in columns], axis=-1)
+    mended = factor @ factor.T
+    return matrix + jnp.where(fine, 0.0, mended - given)
+
+
+_LARGEST_UNROLLED = 8
+
+
+def _covariance_in_a_loop(given: Float[Array, "D D"]) -> tuple[Float[Array, "D D"], Bool[Array, ""]]:
+    """The same column by column, and whether there was nothing to mend."""
+    here = jnp.arange(given.shape[0])
+
+    def column(j, state):
+        factor, left, fine = state
+        root = jnp.sqrt(left[j])
+        entry = given[:, j] - factor @ factor[j]
+        most = jnp.sqrt(left)
+        below = here > j
+        fine = fine & jnp.all((jnp.abs(entry) <= root * most) | ~below)
+        ratio = jnp.where(root > 0.0, entry / jnp.where(root > 0.0, root, 1.0), 0.0)
+        ratio = jnp.where(below, jnp.clip(ratio, -most, most), 0.0)
+        left = jnp.maximum(left - ratio**2, 0.0)
+        return factor.at[:, j].set(jnp.where(here == j, root, ratio)), left, fine
+
+    start = jnp.zeros_like(given), jnp.diagonal(given), jnp.ones((), dtype=bool)
+    factor, _, fine = jax.lax.fori_loop(0, given.shape[0], column, start)
+    return factor @ factor.T, fine
 
 
 def small_root(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:

@@ -11,6 +11,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .choices import local_rule
@@ -37,9 +38,9 @@ _LARGEST_SHARE = 1e6
 class Trail(eqx.Module):
     """What is noted down of every accepted step."""
 
-    energy: Float[Array, " T"]
-    objective: Float[Array, " T"]
-    step_size: Float[Array, " T"]
+    energy: Float[Array, " T"] | Float[np.ndarray, " T"]
+    objective: Float[Array, " T"] | Float[np.ndarray, " T"]
+    step_size: Float[Array, " T"] | Float[np.ndarray, " T"]
 
 
 class Point(eqx.Module):
@@ -238,14 +239,24 @@ def _try(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop:
     )
 
 
-@jax.jit
-def run_loop(problem: Problem, method, step: Step, loop: Loop, until: Any, tol: Any) -> Loop:
-    """Trials until `until` steps have been accepted, or inference has ended."""
+def run_loop(
+    problem: Problem, method, step: Step, loop: Loop, until: Any, tol: Any, trials: Any = None
+) -> tuple[Loop, Any]:
+    """Trials until `until` steps have been accepted, or inference has ended; with `trials`, no more than so many.
 
-    def goes_on(loop: Loop):
-        return (loop.status == Status.RUNNING.value) & (loop.steps < until)
+    Returns how many of those are left, too.
+    """
 
-    return jax.lax.while_loop(goes_on, lambda loop: _try(problem, method, step, tol, loop), loop)
+    def goes_on(state: tuple[Loop, Any]):
+        loop, left = state
+        runs = (loop.status == Status.RUNNING.value) & (loop.steps < until)
+        return runs if left is None else runs & (left > 0)
+
+    def body(state: tuple[Loop, Any]):
+        loop, left = state
+        return _try(problem, method, step, tol, loop), None if left is None else left - 1
+
+    return jax.lax.while_loop(goes_on, body, (loop, trials))
 
 
 MOST_STEPS = 1024
@@ -254,7 +265,7 @@ MOST_STEPS = 1024
 
 def converge(problem: Problem, method, step: Step, sites: Sites, until: Any, tol: Any) -> tuple[Point, "Report"]:
     """The last accepted point from these sites, and the report on the way there."""
-    loop = run_loop(problem, method, step, begin_loop(problem, method, step, sites, MOST_STEPS), until, tol)
+    loop, _ = run_loop(problem, method, step, begin_loop(problem, method, step, sites, MOST_STEPS), until, tol)
     return loop.point, report_of(problem, loop)
 
 
@@ -272,23 +283,38 @@ class Report(eqx.Module):
     history: Trail
 
 
-def report_of(problem: Problem, loop: Loop) -> Report:
-    """What is wanted of this loop."""
+def report_of(problem: Problem, loop: Loop, history: Trail | None = None) -> Report:
+    """What is wanted of this loop, with its own history or another one."""
     point = loop.point
     whole = problem.workspace.whole(point.marginals)
     seen = None if whole is point.marginals else point.marginals
-    return Report(point.sites, whole, seen, point.energy, point.largest, loop.steps, loop.status, loop.history)
-
-
-@functools.partial(compiled, static_argnums=4, donate_argnums=3)
-def run_at_once(problem: Problem, method, step: Step, sites: Sites, capacity: int, until: Any, tol: Any) -> Report:
-    """From sites to the end in one program, which keeps nothing that is not asked for."""
-    return report_of(
-        problem, run_loop(problem, method, step, begin_loop(problem, method, step, sites, capacity), until, tol)
+    return Report(
+        point.sites,
+        whole,
+        seen,
+        point.energy,
+        point.largest,
+        loop.steps,
+        loop.status,
+        loop.history if history is None else history,
     )
 
 
-@functools.partial(jax.jit, static_argnums=4)
+@functools.partial(compiled, donate_argnums=3)
+def run_slice(problem: Problem, method, step: Step, loop: Loop, until: Any, tol: Any, trials: Any) -> Any:
+    """So many trials at most, in one program that takes up where it left off: the bits are those of a single run.
+
+    Returns the loop, and how many trials are left.
+    """
+    return run_loop(problem, method, step, loop, until, tol, trials)
+
+
+@functools.partial(compiled, static_argnums=4, always_kept=True)
+def start_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int) -> Loop:
+    """`begin_loop` as a program. It is small, but to know the shapes of its result a whole step has to be traced."""
+    return begin_loop(problem, method, step, sites, capacity)
+
+
 def begin_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int) -> Loop:
     """The loop before anything has been looked at."""
     rows, latents = sites.linear.shape
@@ -305,7 +331,7 @@ def begin_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int
     shapes = jax.eval_shape(_measure, problem, method, sites, memory)
     blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     point = eqx.tree_at(lambda p: (p.sites, p.memory), blank, (sites, memory), is_leaf=lambda leaf: leaf is None)
-    empty = jnp.full(capacity, jnp.nan)
+    empty = jnp.zeros(capacity)
     loop = Loop(
         point,
         step.start(sites, stationary, _guardable(problem, method)),

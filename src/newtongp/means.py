@@ -10,16 +10,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .arguments import one_number, traced
+from .constraints import learned
 from .precision import parameter
 
 
 class Mean(eqx.Module):
     """The mean of one latent function.
 
-    A mean with parameters of its own to learn is a subclass whose fields are arrays:
+    A mean with parameters of its own to learn is a subclass that declares them:
 
-    >>> class Exponential(Mean):
-    ...     rate: Any
+    >>> import newtongp as ng
+    >>> class Exponential(ng.means.Mean):
+    ...     rate: Any = ng.learned()
     ...
     ...     def evaluate(self, x):
     ...         return jnp.exp(self.rate * x[0])
@@ -65,7 +68,7 @@ class Constant(Mean):
     1.5
     """
 
-    value: Any = eqx.field(converter=lambda value: parameter(value, "value"))
+    value: Any = learned(converter=lambda value: parameter(value, "value"))
 
     def evaluate(self, x):
         """The mean at one input."""
@@ -79,8 +82,8 @@ class Linear(Mean):
     1.5
     """
 
-    slope: Any = eqx.field(converter=lambda value: parameter(value, "slope", max_ndim=1))
-    intercept: Any = eqx.field(default=0.0, converter=lambda value: parameter(value, "intercept"))
+    slope: Any = learned(converter=lambda value: parameter(value, "slope", max_ndim=1))
+    intercept: Any = learned(default=0.0, converter=lambda value: parameter(value, "intercept"))
 
     def evaluate(self, x):
         """The mean at one input."""
@@ -107,19 +110,14 @@ class Function(Mean):
         if any(eqx.is_array(leaf) or isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(function)):
             raise ValueError(
                 f"a function with arrays inside cannot be a mean as it is, got {type(function).__name__}: "
-                f"make it a field of a subclass of newtongp.means.Mean, so that its arrays can be learned"
+                f"make it a field of a subclass of newtongp.means.Mean, declared with newtongp.learned() if its arrays "
+                f"are to be learned"
             )
         self.function = function
 
     def evaluate(self, x):
         """The mean at one input."""
-        value = jnp.asarray(self.function(x))
-        if value.shape:
-            raise ValueError(
-                f"the mean function must return one number for one row of x, got an array of shape "
-                f"{value.shape}: choose a column, as in `lambda x: 2.0 * x[0]`"
-            )
-        return value
+        return self.function(x)
 
 
 class Sum(Mean):
@@ -180,7 +178,15 @@ class Independent(eqx.Module):
     def means(self, x: Float[Array, "N P"]) -> Float[Array, "N D"]:
         """The mean of every latent at every row."""
         self.check_inputs(x.shape[1])
-        return jax.vmap(lambda row: jnp.stack([part.evaluate(row) for part in self.parts]))(x)
+        return jax.vmap(lambda row: jnp.stack([_evaluated(part, row) for part in self.parts]))(x)
+
+
+def _evaluated(mean: Mean, x: Float[Array, " P"]) -> Float[Array, ""]:
+    """The mean at one input, where it may be a user's own function or class."""
+    name = "the mean function" if isinstance(mean, Function) else f"`evaluate` of the mean {type(mean).__name__}"
+    with traced(name):
+        value = mean.evaluate(x)
+    return one_number(value, name, "it sees one row of x, so choose a column, as in `lambda x: 2.0 * x[0]`")
 
 
 def as_mean(value: Any, num_latents: int) -> Independent:

@@ -57,10 +57,32 @@ _WITHOUT_ARGUMENTS = (
 )
 
 
+_CLASSES = "likelihoods.Softmax(num_classes=3) for y = 0, 1, 2"
+_INSTEAD = {
+    "binomial": "likelihoods.Binomial(trials=10), with the number of trials of each row",
+    "ordinal": "likelihoods.Ordinal(thresholds=[-1.0, 0.0, 1.0]), with one threshold between every two levels",
+    "softmax": _CLASSES,
+    "categorical": _CLASSES,
+    "multinomial": _CLASSES,
+    "normal": '"gaussian"',
+    "logistic": 'likelihoods.Bernoulli("logit") for y = 0 and 1',
+    "logit": 'likelihoods.Bernoulli("logit") for y = 0 and 1',
+    "probit": 'likelihoods.Bernoulli("probit") for y = 0 and 1',
+    "zeroinflated": "likelihoods.ZeroInflated(likelihoods.Poisson())",
+    "chained": 'likelihoods.Chained(likelihoods.StudentT(), scale="softplus")',
+    "multivariategaussian": "likelihoods.MultivariateGaussian([1.0, 1.0]), with one variance per output",
+    "product": "likelihoods.Product()",
+    "regressionnetwork": "likelihoods.RegressionNetwork(outputs=2, nodes=1, covariance=0.1)",
+    "amplitudedemodulation": "likelihoods.AmplitudeDemodulation(num_subbands=2)",
+    "linearcoregionalisation": "likelihoods.LinearCoregionalisation(mixing, covariance)",
+}
+"""What to write for names that do not stand for a likelihood with its usual arguments."""
+
+
 def likelihood_named(name: str) -> Likelihood:
     """The likelihood with this name and its usual arguments.
 
     >>> likelihood_named("negative_binomial").num_latents
     1
     """
-    return getattr(likelihoods, find(name, _WITHOUT_ARGUMENTS, "likelihood"))()
+    return getattr(likelihoods, find(name, _WITHOUT_ARGUMENTS, "likelihood", _INSTEAD))()

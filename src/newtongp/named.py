@@ -1,23 +1,46 @@
 """Names that users write for classes: "matern32", "student_t", "negative binomial"."""
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Mapping, Sequence
 
 
-def find(name: str, classes: Iterable[str], what: str) -> str:
+def find(name: str, classes: Sequence[str], what: str, instead: Mapping[str, str] | None = None) -> str:
     """The class that is meant, whatever its capitals, spaces and underscores.
+
+    `instead` has what to write for other names that users may try, such as those of classes that need arguments.
 
     >>> find("student_t", ["StudentT", "Poisson"], "likelihood")
     'StudentT'
     >>> find("poison", ["StudentT", "Poisson"], "likelihood")
     Traceback (most recent call last):
         ...
-    ValueError: there is no likelihood with the name 'poison' (did you mean 'poisson'?): names are studentt, poisson
+    ValueError: there is no likelihood with the name 'poison' (did you mean 'poisson'?): names are student_t, poisson
+    >>> find("binomial", ["Poisson"], "likelihood", {"binomial": "Binomial(trials=10)"})
+    Traceback (most recent call last):
+        ...
+    ValueError: there is no likelihood with the name 'binomial' alone: write Binomial(trials=10)
     """
-    plain = {each.lower(): each for each in classes}
-    wanted = "".join(letter for letter in name.lower() if letter.isalnum())
-    if wanted in plain:
-        return plain[wanted]
-    near = difflib.get_close_matches(wanted, plain, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise ValueError(f"there is no {what} with the name {name!r}{hint}: names are {', '.join(plain)}")
+    spelled = {_plain(each): _with_underscores(each) for each in classes}
+    found = {_plain(each): each for each in classes}
+    wanted = _plain(name)
+    if wanted in found:
+        return found[wanted]
+    if instead and wanted in instead:
+        raise ValueError(f"there is no {what} with the name {name!r} alone: write {instead[wanted]}")
+    near = difflib.get_close_matches(wanted, found, n=1)
+    hint = f" (did you mean {spelled[near[0]]!r}?)" if near else ""
+    raise ValueError(f"there is no {what} with the name {name!r}{hint}: names are {', '.join(spelled.values())}")
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _with_underscores(name: str) -> str:
+    """As a user would write it.
+
+    >>> _with_underscores("NegativeBinomial"), _with_underscores("RBF"), _with_underscores("Matern32")
+    ('negative_binomial', 'rbf', 'matern32')
+    """
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()

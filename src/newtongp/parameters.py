@@ -15,9 +15,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .arguments import traced
 from .constraints import Constraint, Covariance, Positive, Real
 from .likelihoods.base import Likelihood
-from .precision import parameter
+from .precision import in_double, parameter
+from .redundant import Variance, redundant_variances
 
 Path = tuple[str | int, ...]
 
@@ -53,7 +55,7 @@ class Free:
         self.lower = None if lower is None else parameter(lower, "lower", max_ndim=2)
         self.upper = None if upper is None else parameter(upper, "upper", max_ndim=2)
         if self.lower is not None and self.upper is not None and np.any(self.lower >= self.upper):
-            raise ValueError(f"lower must be less than upper, got {lower!r} and {upper!r}")
+            raise ValueError(f"lower must be less than upper, got {lower!r} and {upper!r}: swap them, or leave one out")
         if prior is not None and not callable(prior):
             raise ValueError(f"prior must be such as LogNormal(1.0, 0.5), or a function of the value, got {prior!r}")
         self.prior = prior
@@ -75,7 +77,7 @@ class Tied:
 
     def __init__(self, to: str):
         if not isinstance(to, str):
-            raise ValueError(f"to must be the name of a parameter, got {to!r}")
+            raise ValueError(f'to must be the name of a parameter, got {to!r}: write Tied("kernel[0].lengthscale")')
         self.to = to
 
     def __repr__(self) -> str:
@@ -133,7 +135,8 @@ class Gamma(eqx.Module):
 class Plausible(eqx.Module):
     """Where the data may decide alone: flat between two positive numbers, and falling with the log beyond them.
 
-    This is the default for what data cannot always decide, such as a lengthscale far larger than the range of x.
+    This is the default for what data cannot always decide, such as a lengthscale far larger than the range of x. `fit`
+    keeps it only where the data do not: an optimum beyond the range that has a curvature of its own is not moved.
 
     >>> bool(Plausible(0.1, 10.0)(1.0) == 0.0), round(float(Plausible(0.1, 1.0)(np.e)), 6)
     (True, -0.5)
@@ -161,33 +164,47 @@ class Parameter(NamedTuple):
     learned: bool
     """Whether it is learned unless something else is said."""
     unit: str | None
+    declared: bool = True
+    """Whether its class declares it with `newtongp.learned`; if not, it is learned only where `Free` asks for it."""
+
+
+_UNDECLARED = Real(), False, None, False
 
 
 def hyperparameters(model: Any) -> list[Parameter]:
     """All hyperparameters of a model, a kernel, a mean or a likelihood, with their names.
+
+    Numbers in fields that are not declared with `newtongp.learned` are among them, with `declared` False.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF() + ng.kernels.Constant()), ng.likelihoods.Gaussian())
     >>> [found.name for found in ng.hyperparameters(model)]
     ['kernel[0].lengthscale', 'kernel[0].variance', 'kernel[1].variance', 'likelihood.variance']
     """
-    return list(_walk(model, (), ""))
+    if not isinstance(model, eqx.Module):
+        raise ValueError(
+            f"model must be a Model, or a part of one such as a kernel, got {model!r}: hyperparameters of a result are "
+            "those of result.model"
+        )
+    return list(_walk(model, (), "", _UNDECLARED))
 
 
-def _walk(node: Any, path: Path, name: str) -> Iterator[Parameter]:
+def _walk(node: Any, path: Path, name: str, inherited: tuple) -> Iterator[Parameter]:
     hidden = _hidden(node)
     for field in dataclasses.fields(node):
-        value = vars(node).get(field.name)
-        declared = field.metadata.get("constraint", Real())
-        if field.metadata.get("static") or value is None or declared is None or field.name in hidden:
+        value, declaration = vars(node).get(field.name), field.metadata
+        # What a field holds (a neural network, say) is declared with the field, as far as it declares nothing itself.
+        told = inherited
+        if "constraint" in declaration:
+            told = declaration["constraint"], declaration["learned"], declaration["unit"], True
+        if declaration.get("static") or value is None or told[0] is None or field.name in hidden:
             continue
-        told = declared, field.metadata.get("learned", True), field.metadata.get("unit")
         yield from _visit(value, (*path, field.name), _longer(name, field.name), told)
 
 
 def _visit(value: Any, path: Path, name: str, told: tuple) -> Iterator[Parameter]:
     if isinstance(value, eqx.Module):
-        yield from _walk(value, path, name)
+        yield from _walk(value, path, name, told)
     elif isinstance(value, (tuple, list)):
         for index, entry in enumerate(value):
             # The only part needs no number: `mean.value`, not `mean[0].value`.
@@ -284,10 +301,11 @@ def choose(model: Any, wishes: Mapping[str, Any] | None) -> list[Learned]:
     found = {each.name: each for each in hyperparameters(model)}
     said = _said(found, wishes or {})
     targets = {name: _tied_to(name, said, found) for name in found}
+    left_out = _redundant(model, found, said, targets)
     chosen = []
     for name, each in found.items():
         wish = said.get(name)
-        if targets[name] != name:
+        if targets[name] != name or name in left_out:
             continue
         if isinstance(wish, Fixed) or (wish is None and not each.learned):
             for other in (other for other in found if targets[other] == name and other != name):
@@ -307,15 +325,70 @@ def choose(model: Any, wishes: Mapping[str, Any] | None) -> list[Learned]:
     return chosen
 
 
+def redundant(model: Any, wishes: Mapping[str, Any] | None) -> dict[str, str]:
+    """Variances that are not learned because only their product with another is determined, each with that one."""
+    found = {each.name: each for each in hyperparameters(model)}
+    said = _said(found, wishes or {})
+    return _redundant(model, found, said, {name: _tied_to(name, said, found) for name in found})
+
+
+def _redundant(
+    model: Any, found: dict[str, Parameter], said: dict[str, Any], targets: dict[str, str]
+) -> dict[str, str]:
+    shared = {target for name, target in targets.items() if target != name}
+    names = {each.path: each.name for each in found.values()}
+    learned = {}
+    for name, each in found.items():
+        is_learned = isinstance(said[name], Free) if name in said else each.learned
+        if is_learned and each.constraint.is_positive and targets[name] == name:
+            is_said = name in said or name in shared
+            learned[each.path] = Variance(each.path, each.value.size, each.unit, is_said)
+    return {names[path]: names[other] for path, other in redundant_variances(model, learned).items()}
+
+
+def left_alone(model: Any, wishes: Mapping[str, Any] | None) -> dict[str, str]:
+    """What is not learned because its class does not declare it, with a sentence on how to; not what a wish names."""
+    found = {each.name: each for each in hyperparameters(model)}
+    said = _said(found, wishes or {})
+    return {
+        name: _undeclared_words(model, each) for name, each in found.items() if not each.declared and name not in said
+    }
+
+
+def _undeclared_words(model: Any, each: Parameter) -> str:
+    path = each.path
+    while isinstance(path[-1], int):
+        path = path[:-1]
+    owner, field = type(look_up(model, path[:-1])).__name__, path[-1]
+    return (
+        f"{each.name} was left as it is, since {owner} does not declare it. To learn it, declare the field in the "
+        f"class, with the values that it may have: `{field}: Any = newtongp.learned(newtongp.Positive())`, or "
+        "Between(lower, upper), Covariance() or Real(). To keep it, say so: "
+        f'parameters={{"{each.name}": newtongp.Fixed()}}, or `{field}: Any = newtongp.learned(by_default=False)`.'
+    )
+
+
 def _said(found: dict[str, Parameter], wishes: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(wishes, Mapping):
+        example = wishes if isinstance(wishes, str) else "lengthscale"
+        raise ValueError(
+            f"parameters must be a dictionary from names to Fixed(), Free(...) or Tied(name), got {wishes!r}: write "
+            f'parameters={{"{example}": Fixed()}} to keep one as it is (all others are learned)'
+        )
+    for name in wishes:
+        if not isinstance(name, str):
+            raise ValueError(f"parameters must have names as keys, got {name!r}: the model has {_listed(found)}")
     said: dict[str, Any] = {}
     # Longer names are more particular, and have the last word.
     for name in sorted(wishes, key=len):
         wish = wishes[name]
         if not isinstance(wish, (Fixed, Free, Tied)):
             raise ValueError(f'parameters["{name}"] must be Fixed(), Free(...) or Tied(name), got {wish!r}')
-        for match in _matches(found, name):
-            said[match] = wish
+        matches = _matches(found, name)
+        for match in matches:
+            # `Tied` said of several parameters by their ending leaves its target as it is, where that is one of them.
+            if not (isinstance(wish, Tied) and len(matches) > 1 and _matches(found, wish.to) == [match]):
+                said[match] = wish
     return said
 
 
@@ -324,8 +397,12 @@ def _matches(found: Mapping[str, Any], name: str) -> list[str]:
     if not matches:
         near = difflib.get_close_matches(name, found, n=1, cutoff=0.5)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"the model has no parameter {name!r}{hint}: it has {', '.join(found) or 'none'}")
+        raise ValueError(f"the model has no parameter {name!r}{hint}: it has {_listed(found)}")
     return matches
+
+
+def _listed(found: Mapping[str, Any]) -> str:
+    return ", ".join(found) or "none"
 
 
 def _tied_to(name: str, said: dict[str, Any], found: dict[str, Parameter]) -> str:
@@ -335,9 +412,8 @@ def _tied_to(name: str, said: dict[str, Any], found: dict[str, Parameter]) -> st
         matches = _matches(found, said[seen[-1]].to)
         if len(matches) > 1:
             raise ValueError(f"{name} is tied to {said[seen[-1]].to!r}, which may be {' or '.join(matches)}: name one")
-        if matches[0] == seen[-1] and len(seen) == 1:
-            # `Tied` said of all parameters with an ending means this one too.
-            break
+        if matches[0] == seen[-1]:
+            raise ValueError(f"{seen[-1]} is tied to itself: name another parameter, or leave it out to learn it")
         if matches[0] in seen:
             raise ValueError(f"{' and '.join(seen)} are tied to each other: let one of them be free")
         seen.append(matches[0])
@@ -356,9 +432,13 @@ def _learned(each: Parameter, paths: tuple[Path, ...], wish: Free) -> Learned:
         bounds.append(None if bound is None else _of_its_shape(bound, each, name))
     lower, upper = bounds
     if constraint.is_positive and lower is not None and np.any(lower < 0.0):
-        raise ValueError(f"{each.name} is positive: its lower bound must be at least 0, got {wish.lower!r}")
+        raise ValueError(
+            f"{each.name} is positive: its lower bound must be at least 0, got {wish.lower!r}: leave it out"
+        )
     if constraint.is_positive and upper is not None and np.any(upper <= 0.0):
-        raise ValueError(f"{each.name} is positive: its upper bound must be greater than 0, got {wish.upper!r}")
+        raise ValueError(
+            f"{each.name} is positive: its upper bound must be greater than 0, got {wish.upper!r}: leave it out"
+        )
     start = each.value if wish.start is None else _of_its_shape(wish.start, each, "start")
     if not np.all(np.isfinite(constraint.to_free(start))):
         raise ValueError(
@@ -369,10 +449,42 @@ def _learned(each: Parameter, paths: tuple[Path, ...], wish: Free) -> Learned:
         if wish.start is not None and not np.array_equal(inside, start):
             raise ValueError(f"{each.name} cannot start from {start.tolist()}, not strictly between its bounds")
         start = inside
-    if constraint.is_positive and not is_matrix:
-        constraint = Positive()
-    slot = Slot(each.name, paths, constraint, each.value.shape)
-    return Learned(slot, start, lower, upper, wish.prior, each.unit, wish.start is not None)
+    if wish.prior is not None:
+        _check_density(wish.prior, each.name, start)
+    return Learned(_slot(each, paths), start, lower, upper, wish.prior, each.unit, wish.start is not None)
+
+
+def _slot(each: Parameter, paths: tuple[Path, ...]) -> Slot:
+    is_matrix = isinstance(each.constraint, Covariance) and each.value.ndim == 2
+    constraint = Positive() if each.constraint.is_positive and not is_matrix else each.constraint
+    return Slot(each.name, paths, constraint, each.value.shape)
+
+
+def slots_of(model: Any, learned: list[str], tied: Mapping[str, str]) -> tuple[Slot, ...]:
+    """The slots of what was learned of a model, by name, given which parameters share the value of another."""
+    found = {each.name: each for each in hyperparameters(model)}
+    return tuple(
+        _slot(found[name], tuple(each.path for each in found.values() if tied.get(each.name, each.name) == name))
+        for name in learned
+    )
+
+
+@in_double
+def _check_density(prior: Any, name: str, value: np.ndarray) -> None:
+    """Raise ValueError unless a prior, which may be a user's own function, is the log of a density at this value."""
+    what = f"the prior of {name}"
+    with traced(what):
+        found = np.asarray(jax.jit(lambda at: jnp.asarray(prior(at)))(value))
+    if found.shape not in ((), value.shape):
+        raise ValueError(
+            f"{what} must return one number and not an array of shape {found.shape}: return the log of a density, "
+            "summed over all values"
+        )
+    if not np.all(found < np.inf):
+        raise ValueError(
+            f"{what} must return the log of a density, but it is {found.tolist()} at {value.tolist()}: check "
+            "its formula, and return -inf where the density is 0"
+        )
 
 
 def _of_its_shape(value: Any, each: Parameter, what: str) -> np.ndarray:

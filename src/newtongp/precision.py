@@ -7,8 +7,12 @@ later JAX setting can truncate. Hyperparameters are NumPy float64 arrays for the
 
 import contextlib
 import ctypes
+import datetime
 import functools
+import inspect
 import numbers
+import os
+import warnings
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -32,10 +36,33 @@ def in_double(function: Callable[_P, _R]) -> Callable[_P, _R]:
 
     @functools.wraps(function)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        _check_process()
         with jax.enable_x64(True):
             return function(*args, **kwargs)
 
     return wrapped
+
+
+_process = {"used": False, "forked": False}
+"""Whether this process may have run JAX, and whether it is a copy of one that had."""
+
+
+def _check_process() -> None:
+    """Raise RuntimeError in a process that was forked after JAX had been used: without its threads, it would hang."""
+    if _process["forked"]:
+        raise RuntimeError(
+            "this process was forked from one in which newtongp had been used, where JAX would wait for ever: start "
+            'processes with multiprocessing.get_context("spawn"), or fork before newtongp is used'
+        )
+    _process["used"] = True
+
+
+def _note_fork() -> None:
+    _process["forked"] = _process["used"]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
 
 
 def to_host(tree: _T) -> _T:
@@ -61,6 +88,28 @@ def on_host(function: Callable[_P, _R]) -> Callable[_P, _R]:
         return to_host(function(*args, **kwargs))
 
     return wrapped
+
+
+class RoundingWarning(UserWarning):
+    """Some variances were lost to rounding: bounds on what rounding leaves of them are given in their place."""
+
+
+def warn_of_lost(lost: Any) -> None:
+    """Say of how many variances a bound was returned; nothing inside a user's own `jax.jit`."""
+    if isinstance(lost, jax.core.Tracer) or not np.any(lost):
+        return
+    message = (
+        f"{np.count_nonzero(lost)} of {np.size(lost)} predicted variances are smaller than their rounding errors, and "
+        "bounds on those errors are given in their place: the noise is very small compared with the prior variance"
+    )
+    # The line that called newtongp, whatever wrappers there are in between.
+    level = outside = 1
+    frame = inspect.currentframe()
+    while frame is not None:
+        level, frame = level + 1, frame.f_back
+        if frame is not None and frame.f_globals.get("__name__", "").startswith("newtongp."):
+            outside = level + 1
+    warnings.warn(message, RoundingWarning, stacklevel=outside)
 
 
 def give_back_memory() -> None:
@@ -121,39 +170,79 @@ def parameter(
     *,
     lower: float = -np.inf,
     upper: float = np.inf,
-    strict: bool = True,
+    strict: bool | tuple[bool, bool] = True,
     max_ndim: int = 0,
+    remedy: str | None = None,
 ):
     """`value` as a float64 hyperparameter, checked against its range.
 
-    Tracers pass through unchecked, so that modules can be rebuilt inside `jax.jit` and `jax.grad`.
+    `strict` says whether the bounds, or the lower and the upper one, are excluded; `remedy` is what to do about a value
+    that cannot be used. Tracers pass through unchecked, so that modules can be rebuilt inside `jax.jit` and `jax.grad`.
 
     >>> float(parameter(2, "variance", lower=0.0))
     2.0
     >>> parameter(-1.0, "variance", lower=0.0)
     Traceback (most recent call last):
         ...
-    ValueError: variance must be greater than 0, got -1.0
+    ValueError: variance must be greater than 0, got -1.0: give a positive number, such as 1.0
     """
     if isinstance(value, jax.core.Tracer):
         return value
+    above, below = strict if isinstance(strict, tuple) else (strict, strict)
+    in_range = _in_range(lower, upper) if remedy is None else remedy
     try:
         array = as_real(value)
-    except NotRealError:
-        raise ValueError(f"{name} must be a number{' or a vector' if max_ndim else ''}, got {value!r}") from None
+    except NotRealError as error:
+        kind = f"a number{' or an array of numbers' if max_ndim else ''}"
+        raise ValueError(f"{name} must be {kind}, got {value!r}: {_as_number(error.entry, in_range)}") from None
+    if _has_flags(value):
+        raise ValueError(f"{name} must be a number, and not True or False, got {value!r}: {in_range}")
     if array.ndim > max_ndim:
         wanted = "a single number" if max_ndim == 0 else f"an array with at most {max_ndim} dimension(s)"
-        raise ValueError(f"{name} must be {wanted}, got an array of shape {array.shape}")
+        advice = "choose one of its values" if max_ndim == 0 else "flatten it, or choose a part of it"
+        raise ValueError(f"{name} must be {wanted}, got an array of shape {array.shape}: {advice}")
     if array.size == 0:
-        raise ValueError(f"{name} must not be empty, got {value!r}")
+        raise ValueError(f"{name} must not be empty, got {value!r}: {in_range}")
     if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} must be finite, got {value!r}")
-    too_low = (array <= lower) if strict else (array < lower)
-    too_high = (array >= upper) if strict else (array > upper)
+        raise ValueError(f"{name} must be finite, got {value!r}: {in_range}")
+    too_low = (array <= lower) if above else (array < lower)
+    too_high = (array >= upper) if below else (array > upper)
     if np.any(too_low) or np.any(too_high):
-        word = "greater than" if strict else "at least"
-        below = "less than" if strict else "at most"
-        bounds = [f"{word} {lower:g}"] if np.isfinite(lower) else []
-        bounds += [f"{below} {upper:g}"] if np.isfinite(upper) else []
-        raise ValueError(f"{name} must be {' and '.join(bounds)}, got {value!r}")
+        bounds = [f"{'greater than' if above else 'at least'} {lower:g}"] if np.isfinite(lower) else []
+        bounds += [f"{'less than' if below else 'at most'} {upper:g}"] if np.isfinite(upper) else []
+        raise ValueError(f"{name} must be {' and '.join(bounds)}, got {value!r}: {in_range}")
+    if lower == 0.0 and above and np.any(array < _SMALLEST):
+        raise ValueError(
+            f"{name} must be at least {_SMALLEST:.2g}, since compiled programs take smaller numbers for 0, got "
+            f"{value!r}: measure it in a smaller unit"
+        )
     return array
+
+
+_SMALLEST = float(np.finfo(np.float64).tiny)
+
+
+def _in_range(lower: float, upper: float) -> str:
+    """What to do about a value that is not in this range."""
+    if np.isfinite(lower) and np.isfinite(upper):
+        return f"give a number between {lower:g} and {upper:g}, such as {0.5 * (lower + upper)}"
+    if lower == 0.0:
+        return "give a positive number, such as 1.0"
+    return f"give a number, such as {lower + 1.0 if np.isfinite(lower) else 1.0}"
+
+
+def _as_number(entry: Any, otherwise: str) -> str:
+    """How to make a number of what is none."""
+    if isinstance(entry, str):
+        with contextlib.suppress(ValueError):
+            return f"write {float(entry)}, without quotes"
+    if isinstance(entry, (np.timedelta64, datetime.timedelta)):
+        return 'divide it by the unit of time, as in duration / np.timedelta64(1, "D")'
+    return otherwise
+
+
+def _has_flags(value: Any) -> bool:
+    """Whether there are truth values in `value`, which Python and NumPy would take for 1 and 0."""
+    if isinstance(value, (list, tuple)):
+        return any(_has_flags(entry) for entry in value)
+    return isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_

@@ -1,8 +1,9 @@
 """From q(f) to y: moments, quantiles, log densities and draws at new inputs."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -11,28 +12,33 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import data as data_room
+from .arguments import as_key, whole
 from .cubature import Cubature, PointRule, QuasiRandom, has_negative_weights, nodes_and_weights
 from .gaussian import Gaussian, Sites, cavity, widened
+from .likelihoods import host
 from .likelihoods.base import (
     Likelihood,
     row_axes,
-    row_cdf,
     row_covariance,
-    row_log_prob,
     row_mean,
     row_probabilities,
     row_sample,
     rows_given,
     with_row_parameters,
 )
-from .likelihoods.special import ndtr
 from .linalg import outer
 from .methods.expectation import log_expected_density
-from .methods.nodes import Nodes, moment_rule, place_nodes
+from .methods.nodes import moment_rule, place_nodes
 from .model import Model
 from .precision import NotRealError, as_real, in_double, to_host
+from .predictive import densities, distribution, quantiles
+from .predictive.distribution import Points
+from .predictive.rows import Rows, warn_of_error
 from .priors.temporal import TemporalPosterior
-from .results import Result
+from .results import ConvergenceWarning, Result
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class Prediction:
@@ -77,19 +83,42 @@ class Prediction:
     def probabilities(self) -> np.ndarray:
         """P(y = k) of every class or level k, (M, K), for likelihoods of classes."""
         with _explained():
-            return np.asarray(in_double(_class_probabilities)(self.likelihood, self._cubature, self.latent))
+            if self.likelihood.num_latents > 1:
+                return np.asarray(in_double(_class_probabilities)(self.likelihood, self._cubature, self.latent))
+            return _in_blocks(densities.probabilities, Rows(self.likelihood, self.latent))
 
     def quantile(self, p: Any) -> np.ndarray:
-        """The smallest y with P(Y ≤ y) ≥ p, for one output; shape (M,), or (len(p), M) for several p."""
+        """The smallest y with P(Y ≤ y) ≥ p, for each output by itself; inf where no number is large enough.
+
+        It is accurate to 1e-6 in probability, or a warning says how accurate it is. The shape is that of `mean`, with
+        an axis of len(p) in front for several p.
+        """
         probabilities = _probabilities(p)
-        self._check_one_output("quantiles are", "take quantiles of the draws")
-        with _explained():
-            rows = in_double(_quantiles)(self.likelihood, self._cubature, self.latent, probabilities.reshape(-1))
-        found = np.asarray(rows)
+        levels = probabilities.reshape(-1)
+        rows, outputs = self.latent.mean.shape[0], self.likelihood.num_outputs
+        level, row, output = (part.ravel() for part in np.indices((levels.size, rows, outputs)))
+        found = self._at_points(quantiles.quantiles, Points(row, output, levels[level]), "quantiles of y")
+        shape = (levels.size, rows) if outputs == 1 else (levels.size, rows, outputs)
+        found = found.reshape(shape)
         return found[0] if probabilities.ndim == 0 else found
 
+    def interval(self, level: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+        """The ends of the central interval: the quantiles at (1 − level)/2 and (1 + level)/2.
+
+        >>> import newtongp as ng
+        >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian(0.1))
+        >>> lower, upper = ng.infer(model, [0.0, 1.0], [0.4, 0.6]).predict([0.5]).interval(0.95)
+        >>> bool(lower[0] < 0.5 < upper[0])
+        True
+        """
+        half = 0.5 * _level(level)
+        lower, upper = self.quantile([0.5 - half, 0.5 + half])
+        return lower, upper
+
     def cdf(self, y: Any) -> np.ndarray:
-        """P(Y ≤ y) in every row, for one output; `y` is a number, or one value a row (NaN gives NaN).
+        """P(Y ≤ y) in every row, for each output by itself; `y` is a number, or one value per row and output.
+
+        NaN gives NaN.
 
         >>> import newtongp as ng
         >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Exponential())
@@ -97,30 +126,69 @@ class Prediction:
         >>> prediction.cdf(prediction.quantile(0.9)).round(6).tolist(), prediction.cdf(-1.0).tolist()
         ([0.9, 0.9], [0.0, 0.0])
         """
-        rows = self.latent.mean.shape[0]
-        values = _one_a_row(y, rows)
-        self._check_one_output("a distribution function is", "count the draws below y")
+        rows, outputs = self.latent.mean.shape[0], self.likelihood.num_outputs
+        values = _one_per_row(y, rows, outputs)
         finite = np.isfinite(values)
         inside = np.where(finite, values, self.likelihood.support.example)
-        with _explained():
-            found = in_double(_distribution_functions)(self.likelihood, self._cubature, self.latent, inside)
-        # Weights that sum to one up to rounding, or that are negative, can leave [0, 1] a little.
-        return np.clip(np.where(finite, np.asarray(found), values), 0.0, 1.0)
+        row, output = (part.ravel() for part in np.indices((rows, outputs)))
+        points = Points(row, output, inside.ravel())
+        found = self._at_points(distribution.distribution, points, "values of P(Y ≤ y)").reshape(rows, outputs)
+        return self._outputs(np.where(finite, found, np.clip(values, 0.0, 1.0)))
 
-    def _check_one_output(self, what: str, advice: str) -> None:
-        if self.likelihood.num_outputs != 1:
-            raise ValueError(
-                f"{what} defined for one output, and {type(self.likelihood).__name__} has "
-                f"{self.likelihood.num_outputs}: use sample_y and {advice}"
-            )
+    def _at_points(self, function: Callable, points: Points, what: str) -> np.ndarray:
+        """`function` at all points, block by block, with a warning where it is not accurate."""
+        rows = Rows(self.likelihood, self.latent)
+        found, errors = np.empty(points.y.shape), np.empty(points.y.shape)
+        with _explained():
+            for block in _blocks(points.y.size, _POINTS.get(rows.nodal, _POINTS[2])):
+                found[block], errors[block] = function(rows, points.take(block))
+        _warn_of_errors(what, errors, points.rows)
+        return found
+
+    def to_frame(self, level: float = 0.95) -> "DataFrame":
+        """A pandas DataFrame with one row per new input: `mean`, `std`, the interval's `lower` and `upper`.
+
+        `latent_mean` and `latent_std` are those of f. Several outputs or latents have their numbers in the names, as
+        `mean_0`; classes have columns `probability_0` and so on; what the likelihood does not know is left out.
+        """
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError("to_frame needs pandas: install it with `pip install pandas`") from None
+        columns: dict[str, np.ndarray] = {}
+        _level(level)
+        if self.likelihood.moments_problem() is None:
+            columns |= _numbered("mean", self.mean) | _numbered("std", self.std)
+        with contextlib.suppress(ValueError):
+            lower, upper = self.interval(level)
+            columns |= _numbered("lower", lower) | _numbered("upper", upper)
+        with contextlib.suppress(ValueError):
+            columns |= _numbered("probability", self.probabilities)
+        mean, std = (part[:, 0] if part.shape[1] == 1 else part for part in (self.latent.mean, self._latent_std()))
+        return pandas.DataFrame(columns | _numbered("latent_mean", mean) | _numbered("latent_std", std))
+
+    def _latent_std(self) -> np.ndarray:
+        return np.sqrt(np.maximum(self.latent.variance, 0.0))
+
+    def __repr__(self) -> str:
+        rows, name = self.latent.mean.shape[0], type(self.likelihood).__name__
+        shown = min(rows, _SHOWN_ROWS)
+        few = Rows(self.likelihood, self.latent).at(np.arange(shown))
+        first = Prediction(few, Gaussian(self.latent.mean[:shown], self.latent.covariance[:shown]), self._cubature)
+        if self.likelihood.moments_problem() is None:
+            what, means, deviations = "y", first.mean, first.std
+        else:
+            what, means, deviations = "f", first.latent.mean, first._latent_std()
+        pairs = [_plus_minus(mean, std) for mean, std in zip(means, deviations, strict=True)]
+        more = ", ..." if rows > shown else ""
+        return f"Prediction of {rows} row(s), {name}: {what} = {', '.join(pairs)}{more}"
 
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         if not hasattr(self, "_cached_moments"):
             problem = self.likelihood.moments_problem()
             if problem is not None:
                 raise ValueError(f"the mean and covariance of y need those of y given f: {problem}")
-            moments = in_double(_predictive_moments)(self.likelihood, self._cubature, self.latent)
-            self._cached_moments = to_host(moments)
+            self._cached_moments = _predictive_moments(self.likelihood, self._cubature, self.latent)
         return self._cached_moments
 
     def _outputs(self, array: np.ndarray) -> np.ndarray:
@@ -129,7 +197,7 @@ class Prediction:
 
 def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
     """Predictions of y and f at new inputs."""
-    x = data_room.read_inputs(x_new, result.model, "x_new")
+    x = _new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     return Prediction(likelihood, _latent(result, x), cubature_for(result))
 
@@ -137,7 +205,8 @@ def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
 @in_double
 def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
     """log E_q[p(y* | f*)] for each row."""
-    x = data_room.read_inputs(x_new, result.model, "x_new")
+    data_room.check_indexes(x_new, y_new, ("x_new", "y_new"))
+    x = _new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     model = Model(result.model.prior, likelihood)
     read = data_room.read_data(x, y_new, model, ("x_new", "y_new"))
@@ -148,17 +217,17 @@ def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -
 @in_double
 def sample(result: Result, key: Any, x_new: Any, n: int) -> np.ndarray:
     """n joint draws of f at new inputs."""
-    x = data_room.read_inputs(x_new, result.model, "x_new")
-    return np.asarray(_draw_latents(result, as_key(key), x, _count(n)))
+    x = _new_inputs(result, x_new)
+    return np.asarray(_draw_latents(result, as_key(key), x, whole(n, "n")))
 
 
 @in_double
 def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any) -> np.ndarray:
     """n draws of y at new inputs, each given a joint draw of f."""
-    x = data_room.read_inputs(x_new, result.model, "x_new")
+    x = _new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     key_f, key_y = jax.random.split(as_key(key))
-    latents = _draw_latents(result, key_f, x, _count(n))
+    latents = _draw_latents(result, key_f, x, whole(n, "n"))
     with _explained():
         draws = np.asarray(_draw_outputs(likelihood, key_y, latents))
     return draws[:, :, 0] if likelihood.num_outputs == 1 else draws
@@ -180,6 +249,13 @@ def left_out(result: Result, asked: str, otherwise: str) -> tuple[Gaussian, np.n
         raise ValueError(
             f"{asked} needs the rows and their sites, which were not kept: use arrays in memory and "
             f'storage="full", or {otherwise}'
+        )
+    if not result.settled:
+        warnings.warn(
+            f"{asked} of a run that has not converged (residual {result.residual:.1e}): without its own site, a row is "
+            "not predicted by the other rows alone. Run inference to convergence, or use cross_validate.",
+            ConvergenceWarning,
+            stacklevel=4,
         )
     cavities, proper = to_host(_cavities(result.site_marginals, result.sites))
     if result.site_marginals is not result.marginals:
@@ -210,7 +286,7 @@ def one_step_ahead(result: Result) -> np.ndarray:
 def states(result: Result, x: Any) -> Gaussian:
     """The smoothed states at any inputs."""
     posterior = _in_time(result, "states")
-    inputs = data_room.read_inputs(x, result.model)
+    inputs = _new_inputs(result, x, name="x")
     with _explained("x"):
         return posterior.states(inputs)
 
@@ -224,41 +300,54 @@ def _in_time(result: Result, asked: str) -> TemporalPosterior:
     return posterior
 
 
-def as_key(key: Any) -> Any:
-    """A JAX key from a key or an integer seed."""
-    try:
-        if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
-            return jax.random.key(int(key))
-        if isinstance(key, jax.Array):
-            typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
-            single = key if typed else jax.random.wrap_key_data(key)
-            if single.shape == ():
-                return single
-    except (OverflowError, TypeError):
-        pass
-    raise ValueError(f"key must be one JAX key, as of jax.random.key(0), or an integer seed, got {key!r}")
-
-
 def _probabilities(p: Any) -> np.ndarray:
     try:
         probabilities = as_real(p)
     except NotRealError:
-        raise ValueError(f"p must be a number or a vector of numbers between 0 and 1, got {p!r}") from None
+        raise ValueError(f"p must hold numbers between 0 and 1, got {p!r}: write 0.95 for 95 %") from None
     if probabilities.ndim > 1 or probabilities.size == 0:
         raise ValueError(f"p must be a number or a vector, got shape {probabilities.shape}")
     if not np.all((probabilities > 0.0) & (probabilities < 1.0)):
-        raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}")
+        raise ValueError(f"p must lie strictly between 0 and 1, got {p!r}: write 0.95 for 95 %")
     return probabilities
 
 
-def _one_a_row(y: Any, rows: int) -> np.ndarray:
+def _level(level: Any) -> float:
+    try:
+        given = as_real(level)
+    except NotRealError:
+        given = np.array(np.nan)
+    if given.ndim != 0 or not 0.0 < given < 1.0:
+        raise ValueError(f"level must be a number strictly between 0 and 1, as in interval(0.95), got {level!r}")
+    return float(given)
+
+
+def _one_per_row(y: Any, rows: int, outputs: int) -> np.ndarray:
+    """`y` as one value per row and output, (rows, outputs)."""
+    wanted = "one number per row" if outputs == 1 else f"one number per row and output, ({rows}, {outputs})"
     try:
         values = as_real(y)
     except NotRealError:
-        raise ValueError(f"y must be a number or one number a row, got {y!r}") from None
-    if values.shape not in ((), (rows,), (rows, 1)):
-        raise ValueError(f"y must be a number or one number a row, {rows} of them, got shape {values.shape}")
-    return np.broadcast_to(values.reshape(-1), (rows,))
+        raise ValueError(f"y must be a number or {wanted}, got {y!r}") from None
+    if outputs == 1 and values.shape == (rows,):
+        values = values[:, None]
+    if values.shape not in ((), (outputs,) if outputs > 1 else (), (rows, outputs)):
+        raise ValueError(f"y must be a number or {wanted}, {rows} of them, got shape {values.shape}")
+    return np.broadcast_to(values, (rows, outputs))
+
+
+def _numbered(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
+    """One column, or one per output."""
+    return {name: values} if values.ndim == 1 else {f"{name}_{k}": column for k, column in enumerate(values.T)}
+
+
+_SHOWN_ROWS = 3
+
+
+def _plus_minus(mean: Any, std: Any) -> str:
+    if np.ndim(mean) == 0:
+        return f"{mean:.4g} ± {std:.2g}"
+    return "(" + ", ".join(f"{m:.4g} ± {s:.2g}" for m, s in zip(mean, std, strict=True)) + ")"
 
 
 @contextlib.contextmanager
@@ -272,54 +361,39 @@ def _explained(name: str | None = None) -> Iterator[None]:
         raise ValueError(f"{name}: {error}" if name else str(error)) from None
 
 
-def _count(n: Any) -> int:
-    if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 1:
-        raise ValueError(f"n must be an integer of at least 1, got {n!r}")
-    return int(n)
-
-
-class _FineRule(Cubature):
-    """The trapezoidal rule, for one latent: unlike Gauss-Hermite it resolves p(y | f) far narrower than q(f)."""
-
-    spacing: float = eqx.field(static=True)
-    reach: float = eqx.field(static=True)
-
-    def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
-        half = np.arange(self.spacing, self.reach, self.spacing)
-        nodes = np.concatenate([-half[::-1], [0.0], half])
-        weights = np.exp(-0.5 * nodes**2)
-        return nodes[:, None], weights / weights.sum()
-
-
-_FOR_DENSITIES = _FineRule(0.05, 12.0)
-# A kink of P(Y ≤ y | f) as narrow as a hundredth of the latent's standard deviation is seen to two digits.
-_FOR_DISTRIBUTIONS = _FineRule(0.05, 7.0)
-# A search for a quantile asks for many of them, and they are dear.
-_FOR_QUANTILES = _FineRule(0.2, 7.0)
-
-
 def cubature_for(result: Result) -> Cubature | None:
     """The rule for several latents: the method's own, unless its one node is no predictive distribution."""
     rule = result.method.cubature
     return None if isinstance(rule, PointRule) else rule
 
 
-def _refined(fine: _FineRule) -> Callable[[Cubature, int], Cubature]:
-    """Our own rule where one latent needs nodes; and none with negative weights, by which a probability may be one."""
-
-    def refine(rule: Cubature, dimension: int) -> Cubature:
-        if dimension == 1:
-            return fine
-        return QuasiRandom() if has_negative_weights(rule, dimension) else rule
-
-    return refine
+def _without_negative_weights(rule: Cubature, dimension: int) -> Cubature:
+    """With negative weights a probability may be negative."""
+    return QuasiRandom() if has_negative_weights(rule, dimension) else rule
 
 
 def _moment_rule(cubature: Cubature | None, likelihood: Likelihood) -> Cubature:
     rule = moment_rule(likelihood, cubature)
     # For polynomials it is exact, whatever its weights are.
-    exact = cubature is None and likelihood.log_prob_degree is not None and likelihood.num_latents > 1
-    return rule if exact else _refined(_FOR_DENSITIES)(rule, likelihood.num_latents)
+    exact = cubature is None and likelihood.log_prob_degree is not None
+    return rule if exact else _without_negative_weights(rule, likelihood.num_latents)
+
+
+def _new_inputs(
+    result: Result, x_new: Any, row_parameters: dict[str, Any] | None = None, name: str = "x_new"
+) -> np.ndarray:
+    """New inputs, with the columns of those that the model has seen."""
+    for other, values in (row_parameters or {}).items():
+        data_room.check_indexes(x_new, values, (name, other))
+    x = data_room.read_inputs(x_new, result.model, name)
+    # Of data that were read in chunks nothing is kept: their posterior knows the columns.
+    columns = x.shape[1] if result.data is None else result.data.x.shape[1]
+    if x.shape[1] != columns:
+        raise ValueError(
+            f"x and {name} must have as many columns as each other, got {columns} and {x.shape[1]}: give {name} the "
+            "columns of x, in the same order"
+        )
+    return x
 
 
 def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
@@ -366,10 +440,47 @@ def _over_rows(likelihood: Likelihood, function, *rows):
     return jax.lax.map(lambda row: function(eqx.combine(row[0], shared), *row[1]), (own, rows), batch_size=_BLOCK)
 
 
-@jax.jit
-def _predictive_moments(likelihood, cubature, latent: Gaussian):
-    """E[y] = E[E[y|f]] and Cov[y] = E[Cov[y|f]] + Cov[E[y|f]]."""
+_ROWS = 2048
+"""Rows, or values of y, per block of adaptive integrals."""
+_POINTS = {0: 2**16, 1: _ROWS, 2: 64}
+"""Values of y per block, by the number of latents that need nodes."""
 
+
+def _blocks(count: int, size: int) -> Iterator[np.ndarray]:
+    for start in range(0, count, size):
+        yield np.arange(start, min(start + size, count))
+
+
+def _in_blocks(function: Callable, rows: Rows, *arrays: np.ndarray) -> Any:
+    """`function(rows, *arrays)` for blocks of rows."""
+    found = [function(rows.some(block), *(array[block] for array in arrays)) for block in _blocks(rows.count, _ROWS)]
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *found)
+
+
+def _warn_of_errors(what: str, errors: np.ndarray, rows: np.ndarray) -> None:
+    wrong = errors > distribution.ACCURACY
+    if np.any(wrong):
+        warn_of_error(what, float(np.max(errors[wrong])), np.unique(rows[wrong]).size, stacklevel=4)
+
+
+def _predictive_moments(likelihood, cubature, latent: Gaussian) -> tuple[np.ndarray, np.ndarray]:
+    """E[y] = E[E[y|f]] (M, P) and Cov[y] = E[Cov[y|f]] + Cov[E[y|f]] (M, P, P)."""
+    if likelihood.num_outputs == 1:
+        one_per_row = np.asarray(latent.mean).T, np.moveaxis(np.asarray(latent.covariance), 0, 2)
+        found = host.expected_moments(to_host(likelihood), *one_per_row)
+        if found is None and likelihood.num_latents - len(likelihood.linear_latents) == 1:
+            found = _in_blocks(densities.moments, Rows(likelihood, latent))
+        if found is not None:
+            mean, variance = (np.broadcast_to(part, latent.mean.shape[:1]) for part in found)
+            return mean[:, None], variance[:, None, None]
+    mean, covariance = to_host(in_double(_moments_at_nodes)(likelihood, cubature, latent))
+    # The spread around a mean that has overflowed has done so too.
+    lost = np.isinf(mean)[:, :, None] | np.isinf(mean)[:, None, :]
+    return mean, np.where(lost & np.isnan(covariance), np.inf, covariance)
+
+
+@jax.jit
+def _moments_at_nodes(likelihood, cubature, latent: Gaussian):
     def row(likelihood, gaussian):
         rule = _moment_rule(cubature, likelihood)
         nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
@@ -386,8 +497,7 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian):
 @jax.jit
 def _class_probabilities(likelihood, cubature, latent: Gaussian) -> Float[Array, "M K"]:
     def row(likelihood, gaussian):
-        rule = cubature if likelihood.num_latents > 1 else None
-        nodes = place_nodes(likelihood, gaussian, rule, True, _refined(_FOR_DENSITIES))
+        nodes = place_nodes(likelihood, gaussian, cubature, True, _without_negative_weights)
         found = nodes.weights @ jax.vmap(lambda f: row_probabilities(likelihood, f))(nodes.points)
         # They sum to 1 up to rounding.
         return found / jnp.sum(found)
@@ -395,13 +505,20 @@ def _class_probabilities(likelihood, cubature, latent: Gaussian) -> Float[Array,
     return _over_rows(likelihood, row, latent)
 
 
+def _log_densities(likelihood, cubature, latent: Gaussian, y: np.ndarray) -> np.ndarray:
+    """log E[p(y | f)] of each row: exact for up to two latents that need nodes, by the method's rule for more."""
+    rows = Rows(likelihood, to_host(latent))
+    if rows.nodal > 2:
+        return np.asarray(_log_densities_at_nodes(likelihood, cubature, latent, y))
+    found, errors = _in_blocks(densities.log_densities, rows, np.asarray(y))
+    _warn_of_errors("densities of y", errors, np.arange(rows.count))
+    return found
+
+
 @jax.jit
-def _log_densities(likelihood, cubature, latent: Gaussian, y: Float[Array, "M P"]) -> Float[Array, " M"]:
+def _log_densities_at_nodes(likelihood, cubature, latent: Gaussian, y: Float[Array, "M P"]) -> Float[Array, " M"]:
     def row(likelihood, gaussian, y):
-        # Where only one latent needs nodes, our own rule is finer than the method's.
-        few = likelihood.num_latents - len(likelihood.linear_latents) <= 1
-        rule = None if few else cubature
-        return log_expected_density(likelihood, y, gaussian, rule, refine=_refined(_FOR_DENSITIES))
+        return log_expected_density(likelihood, y, gaussian, cubature, refine=_without_negative_weights)
 
     return _over_rows(likelihood, row, latent, y)
 
@@ -415,141 +532,3 @@ def _draw_outputs(likelihood, key: Any, latents: Float[Array, "n M D"]) -> Float
 
     columns = _over_rows(likelihood, row, jnp.swapaxes(keys, 0, 1), jnp.swapaxes(latents, 0, 1))
     return jnp.swapaxes(columns, 0, 1)
-
-
-# Distribution functions, and quantiles: a search on them ------------------------------------------
-
-
-class _Mixture(NamedTuple):
-    """The distribution of y in one row, for one output, as an average over nodes."""
-
-    nodes: Nodes
-    cdf: Callable
-    density: Callable
-
-
-def _mixture(likelihood: Likelihood, cubature: Cubature | None, gaussian: Gaussian, fine: _FineRule) -> _Mixture:
-    """Given the other latents, y is Gaussian where some enter linearly: those need no nodes, and would need many.
-
-    A method's own rule is for all latents at once, and is used where there are no linear ones.
-    """
-    count = likelihood.num_latents - len(likelihood.linear_latents)
-    by_default = count <= 1 or count < likelihood.num_latents
-    nodes = place_nodes(likelihood, gaussian, None if by_default else cubature, True, _refined(fine))
-
-    def standardised(y, f):
-        matrix, offset, noise = (jnp.asarray(part) for part in likelihood.linear_form(f[:count]))
-        spread = matrix @ nodes.free_root
-        scale = jnp.sqrt((noise + spread @ spread.T)[0, 0])
-        return (y - (offset + matrix @ f[count:])[0]) / scale, scale
-
-    def below(y, f):
-        return ndtr(standardised(y, f)[0]) if nodes.split.linear else row_cdf(likelihood, y, f)
-
-    def density(y, f):
-        if not nodes.split.linear:
-            return jnp.exp(row_log_prob(likelihood, y[None], f))
-        miss, scale = standardised(y, f)
-        return jnp.exp(-0.5 * miss**2) / (np.sqrt(2.0 * np.pi) * scale)
-
-    def averaged(function):
-        return lambda y: nodes.weights @ jax.vmap(lambda f: function(y, f))(nodes.points)
-
-    return _Mixture(nodes, averaged(below), averaged(density))
-
-
-@jax.jit
-def _distribution_functions(likelihood, cubature, latent: Gaussian, y: Float[Array, " M"]) -> Float[Array, " M"]:
-    """P(Y ≤ y) of each row."""
-
-    def row(likelihood, gaussian, y):
-        return _mixture(likelihood, cubature, gaussian, _FOR_DISTRIBUTIONS).cdf(y)
-
-    return _over_rows(likelihood, row, latent, y)
-
-
-_MOST_TRIALS = 120
-_REACH = 700.0
-"""exp of more overflows."""
-_LARGEST_COUNT = 2.0**52
-
-
-@jax.jit
-def _quantiles(likelihood, cubature, latent, probabilities) -> Float[Array, "Q M"]:
-    support = likelihood.support
-
-    def row(likelihood, gaussian):
-        nodes, cdf, density = _mixture(likelihood, cubature, gaussian, _FOR_QUANTILES)
-        if support.integer:
-            centre, spread = _centre_and_spread(likelihood, nodes.points, nodes.weights)
-            return jax.vmap(lambda p: _integer_quantile(cdf, p, support, centre, spread))(probabilities)
-        return jax.vmap(lambda p: _real_quantile(cdf, density, p, support))(probabilities)
-
-    return _over_rows(likelihood, row, latent).T
-
-
-def _centre_and_spread(likelihood, nodes, weights):
-    """The mean and standard deviation of y, or NaN where the likelihood does not know its moments."""
-    if likelihood.moments_problem() is not None:
-        return jnp.asarray(jnp.nan), jnp.asarray(jnp.nan)
-    means = jax.vmap(lambda f: row_mean(likelihood, f)[0])(nodes)
-    noises = jax.vmap(lambda f: row_covariance(likelihood, f)[0, 0])(nodes)
-    centre = weights @ means
-    return centre, jnp.sqrt(weights @ (noises + (means - centre) ** 2))
-
-
-def _real_quantile(cdf, density, p, support):
-    """Newton's method kept inside a bracket, in a coordinate u in which the whole support is within reach.
-
-    Where a Newton step would leave the bracket, or shrink it too little, the bracket is halved instead. Many
-    distribution functions are dear, and this asks for some twelve values of each where bisection needs fifty.
-    """
-    lower, width = support.lower, support.upper - support.lower
-
-    def to_y(u):
-        if np.isfinite(width):
-            return lower + width * jax.nn.sigmoid(u)
-        return lower + jnp.exp(u) if np.isfinite(lower) else jnp.sinh(u)
-
-    def unfinished(state):
-        low, high, u, step, count = state
-        # A Newton step this short squares to below rounding; asking for less only chases noise in the cdf.
-        return (jnp.abs(step) > 1e-9 * (1.0 + jnp.abs(u))) & (high - low > 1e-15) & (count < _MOST_TRIALS)
-
-    def refine(state):
-        low, high, u, last, count = state
-        y, stretch = jax.jvp(to_y, (u,), (jnp.ones_like(u),))
-        excess = cdf(y) - p
-        above = excess >= 0.0
-        low, high = jnp.where(above, low, u), jnp.where(above, u, high)
-        slope = density(y) * stretch
-        newton = u - excess / jnp.where(slope > 0.0, slope, 1.0)
-        good = (slope > 0.0) & (newton > low) & (newton < high) & (jnp.abs(newton - u) < 0.5 * jnp.abs(last))
-        new = jnp.where(good, newton, 0.5 * (low + high))
-        return low, high, new, new - u, count + 1
-
-    start = (jnp.asarray(-_REACH), jnp.asarray(_REACH), jnp.zeros(()), jnp.asarray(2.0 * _REACH), jnp.asarray(0))
-    return to_y(jax.lax.while_loop(unfinished, refine, start)[2])
-
-
-def _integer_quantile(cdf, p, support, centre, spread):
-    """The smallest integer with cdf ≥ p, by bisection.
-
-    It is within spread · √(p/(1−p)) above the mean and spread · √((1−p)/p) below it (Cantelli's inequality), which
-    leaves a few integers to search; where the moments are not good enough for that, all of the support.
-    """
-    lowest, highest = support.lower - 1.0, min(support.upper, _LARGEST_COUNT)
-    guess = jnp.floor(centre - 1.1 * spread * jnp.sqrt((1.0 - p) / p)) - 2.0
-    low = jnp.where(jnp.isfinite(guess), jnp.clip(guess, lowest, highest), lowest)
-    low = jnp.where(cdf(low) < p, low, lowest)
-    guess = jnp.ceil(centre + 1.1 * spread * jnp.sqrt(p / (1.0 - p))) + 2.0
-    high = jnp.where(jnp.isfinite(guess), jnp.clip(guess, lowest, highest), highest)
-    high = jnp.where(cdf(high) >= p, high, highest)
-
-    def halve(bounds):
-        low, high = bounds
-        middle = jnp.floor(0.5 * (low + high))
-        above = cdf(middle) >= p
-        return jnp.where(above, low, middle), jnp.where(above, middle, high)
-
-    return jax.lax.while_loop(lambda bounds: bounds[1] - bounds[0] > 1.0, halve, (low, high))[1]

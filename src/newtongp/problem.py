@@ -8,11 +8,14 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from . import data as data_room
+from . import memory
 from .compilation import compiled
 from .gaussian import Sites
+from .kernels.definite import check_definite
 from .likelihoods.base import Likelihood, rows_given
 from .model import Model
 from .priors.base import Prior, Workspace
+from .priors.markov import MarkovGP
 
 
 class Problem(eqx.Module):
@@ -53,6 +56,10 @@ class Order:
             likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, moved)
         return likelihood
 
+    def row_at(self, position: int) -> int:
+        """The row at a position."""
+        return position if self._rows is None else int(self._rows[position])
+
     def rows(self, tree: Any) -> Any:
         """One entry a position → one a row, for every array."""
         return tree if self._rows is None else jax.tree.map(lambda leaf: leaf[self._position], tree)
@@ -64,6 +71,10 @@ class Setup:
     def __init__(self, model: Model, x: Any, y: Any):
         self.model = model
         self.data = data_room.read_data(x, y, model)
+        self.memory = memory.require_rows(model.prior, self.data.x)
+        kernel = getattr(model.prior, "kernel", None)
+        if kernel is not None:
+            check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
         place = model.prior.place(self.data.x)
         self.inputs = place.inputs
         self.order = Order(place.rows, self.data.x.shape[0])
@@ -74,7 +85,7 @@ class Setup:
     def with_model(self, model: Model) -> "Setup":
         """The same data with other hyperparameters."""
         other = object.__new__(Setup)
-        other.model, other.data, other.order = model, self.data, self.order
+        other.model, other.data, other.order, other.memory = model, self.data, self.order, self.memory
         other.inputs = model.prior.inputs_with(self.inputs)
         likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
         workspace = _prepare(model.prior, other.inputs)

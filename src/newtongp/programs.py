@@ -53,10 +53,12 @@ def run(
     static: Sequence[int],
     donated: Sequence[int],
     way: Any,
+    always: bool = False,
 ) -> tuple[Any] | None:
     """What `function` returns, in a tuple, or None where nothing is kept: then it has to be called as usual.
 
-    `jitted_as(name)` is `jax.jit` of the function by another name; `way` tells apart ways of compiling it.
+    `jitted_as(name)` is `jax.jit` of the function by another name; `way` tells apart ways of compiling it. It is kept
+    if making it takes as long as JAX asks of what is kept, or `always`.
     """
     try:
         folder = _folder()
@@ -67,19 +69,22 @@ def run(
         question = (function, way, fixed, structure, tuple(map(_type_of, leaves)), _settings())
         known = _ready.get(question)
         if known is None:
-            if any(isinstance(leaf, jax.Array) for i in donated for leaf in jax.tree.leaves(args[i])):
-                raise _NotKept("arrays would be used up by a program that then fails")
+            # Copies, or else arrays would be used up by a program that then fails.
+            args = tuple(jax.tree.map(np.array, each) if i in donated else each for i, each in enumerate(args))
+            leaves = jax.tree.leaves([value for i, value in enumerate(args) if i not in static])
             file = folder / f"{function.__name__.strip('_')}-{_key(question, args, static)}"
     # Keeping programs saves time, and is never a reason to fail: JAX itself is asked then.
     except Exception:
         return None
     if known is None:
-        answer, _ready[question] = _first_time(file, jitted_as, args, leaves)
+        answer, _ready[question] = _first_time(file, jitted_as, args, leaves, always)
         return (answer,)
     return (known(args, leaves),)
 
 
-def _first_time(file: Path, jitted_as: Callable, args: Sequence[Any], leaves: Sequence[Any]) -> tuple[Any, Callable]:
+def _first_time(
+    file: Path, jitted_as: Callable, args: Sequence[Any], leaves: Sequence[Any], always: bool
+) -> tuple[Any, Callable]:
     """An answer, and how to get others like it in this process."""
     found, failed = None, True
     try:
@@ -87,7 +92,7 @@ def _first_time(file: Path, jitted_as: Callable, args: Sequence[Any], leaves: Se
         # XLA cannot write down again what JAX took from its own cache. There, programs are known by their names too.
         for name in (file.name, f"{file.name}-{time.time_ns()}"):
             if found is None:
-                found = _attempt(lambda name=name: _make(file, jitted_as(name), args), leaves)
+                found = _attempt(lambda name=name: _make(file, jitted_as(name), args, always), leaves)
     except _NotKept:
         failed = False
     if found is not None:
@@ -345,7 +350,7 @@ def _read(file: Path) -> _Program:
     return _Program(content)
 
 
-def _make(file: Path, jitted: Any, args: Sequence[Any]) -> _Program:
+def _make(file: Path, jitted: Any, args: Sequence[Any], always: bool) -> _Program:
     """Trace and compile a program that is to be kept in this file."""
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -355,7 +360,7 @@ def _make(file: Path, jitted: Any, args: Sequence[Any]) -> _Program:
     traced = jitted.trace(*args)
     lowered = traced.lower()
     compiled = lowered.compile()
-    if time.perf_counter() - start < _setting("persistent_cache_min_compile_time_secs"):
+    if not always and time.perf_counter() - start < _setting("persistent_cache_min_compile_time_secs"):
         raise _NotKept("made too quickly to be worth it")
     if any(aval.weak_type for aval in traced.jaxpr.out_avals):
         raise _NotKept("weak types of results are forgotten")
@@ -369,10 +374,17 @@ def _make(file: Path, jitted: Any, args: Sequence[Any]) -> _Program:
     executable = compiled.runtime_executable()
     if compiled._params.const_args or len(wanted) != len(executable.get_parameter_layouts()):
         raise _NotKept("it wants more than its arguments")
-    header, code = json.dumps([wanted, answer]).encode(), executable.serialize()
+    header, code = json.dumps([wanted, answer]).encode(), _serialised(executable)
     if len(code) < _setting("persistent_cache_min_entry_size_bytes"):
         raise _NotKept("too small to be worth it")
     return _Program(b"\n".join([_checksum(header, code).encode(), header, code]), file)
+
+
+def _serialised(executable: Any) -> bytes:
+    """The code of a program; jaxlib 0.8 asks the client for it, later ones the program itself."""
+    if hasattr(executable, "serialize"):
+        return executable.serialize()
+    return executable.client.serialize_executable(executable)
 
 
 def _write(file: Path, content: bytes) -> None:

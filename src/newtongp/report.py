@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from . import __version__
+from .arguments import file_name
 from .plotting import require_matplotlib
 from .results import Result
 
@@ -49,6 +50,19 @@ class Section(NamedTuple):
     summary: "Summary | None" = None
 
 
+def folder_name(folder: Any) -> str:
+    """The name of the folder to write to; ValueError if it is none."""
+    name = file_name(folder, "folder", "report", "folder")
+    if Path(name).exists() and not Path(name).is_dir():
+        raise ValueError(f"folder must be the name of a folder, and {name!r} is a file: choose another name")
+    return name
+
+
+def _check_text(value: Any, name: str) -> None:
+    if not isinstance(value, str):
+        raise ValueError(f'{name} must be a string, got {value!r}: write {name}="{value}"')
+
+
 def section_of(result: Result, title: str | None = None) -> Section:
     """A section with the figures that a result can draw of itself; what cannot be drawn is said in a sentence.
 
@@ -59,6 +73,8 @@ def section_of(result: Result, title: str | None = None) -> Section:
     ('Inference of GP(RBF) with Poisson by VI', 3)
     """
     require_matplotlib()
+    if title is not None:
+        _check_text(title, "title")
     summary = result.summary()
     pictures, missing = [], []
     drawings = [_prediction_picture, calibration_picture, convergence_picture]
@@ -129,7 +145,8 @@ def write_report(
     ['counts.ngp', 'counts_1.png', 'counts_2.png', 'counts_3.png', 'index.html']
     """
     require_matplotlib()
-    folder, sections = Path(folder), list(sections)
+    folder, sections = Path(folder_name(folder)), list(sections)
+    _check_text(title, "title")
     if not sections:
         raise ValueError("sections must have at least one section: there is nothing to report")
     folder.mkdir(parents=True, exist_ok=True)

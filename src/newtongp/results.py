@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 
 class Status(enum.IntEnum):
-    """How inference ended. Every ending has a name and a sentence.
+    """How inference ended. Every ending has a name and a sentence; printed, it shows both.
 
+    >>> print(Status.SINGLE_PASS)
+    SINGLE_PASS: One sweep forward and one back, ...
     >>> Status.CONVERGED.ok
     True
     >>> "step" in Status.MAX_STEPS.sentence
@@ -39,7 +41,14 @@ class Status(enum.IntEnum):
     NON_FINITE = 6
     SINGLE_PASS = 7
     INTERRUPTED = 8
-    STALLED = 9
+    BOUNDED_SUPPORT = 9
+    STALLED = 10
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.sentence}"
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
 
     @property
     def ok(self) -> bool:
@@ -49,7 +58,12 @@ class Status(enum.IntEnum):
     @property
     def failed(self) -> bool:
         """Whether the run broke down, so that only its last good step is left."""
-        return self in (Status.IMPROPER_POSTERIOR, Status.IMPROPER_CAVITY, Status.NON_FINITE)
+        return self in (
+            Status.IMPROPER_POSTERIOR,
+            Status.IMPROPER_CAVITY,
+            Status.NON_FINITE,
+            Status.BOUNDED_SUPPORT,
+        )
 
     @property
     def sentence(self) -> str:
@@ -59,16 +73,17 @@ class Status(enum.IntEnum):
 
 _SENTENCES = {
     Status.RUNNING: "Inference has not ended yet.",
-    Status.CONVERGED: "Converged: no row's own update would still move its marginal by more than the tolerance.",
+    Status.CONVERGED: "Converged to within the tolerance: no update would still move the result by more.",
     Status.MAX_STEPS: (
-        "The number of steps ran out before convergence: raise max_steps, or continue with sites=result.sites."
+        "The number of steps ran out before convergence: raise max_steps, or continue with infer(..., "
+        "sites=result.sites) or, after a fit, with fit(result.model, ...)."
     ),
     Status.SINGLE_PASS: (
         "One sweep forward and one back, each row expanded around what the rows before it predict. For the fixed "
         "point, try infer(..., sites=result.sites)."
     ),
     Status.INTERRUPTED: (
-        "Interrupted: this is the best that had been found until then. To go on, try fit with result.model."
+        "It was interrupted, and the best that had been found until then is kept. To go on, try fit with result.model."
     ),
     Status.STEP_TOO_SMALL: (
         "No step, however short, was acceptable. With a small residual the answer is as good as rounding and "
@@ -90,6 +105,11 @@ _SENTENCES = {
         "A step led to infinite or undefined values; the last good step was kept. Use the default step or a "
         "smaller rho, and check the scale of the data against the prior's variance."
     ),
+    Status.BOUNDED_SUPPORT: (
+        "The density of y is zero beyond a bound on f, and the posterior reaches that bound. VI cannot be used there, "
+        "since E_q[log p(y | f)] is minus infinity, and Newton's method only if the mode is inside the bound. Use "
+        "PowerEP(1.0), which integrates the density itself."
+    ),
 }
 
 
@@ -97,19 +117,28 @@ class ConvergenceWarning(UserWarning):
     """Inference ended with a usable answer that is not a fixed point."""
 
 
+class FitWarning(UserWarning):
+    """What `fit` has learned, or has not, deserves a second look."""
+
+
 class InferenceError(RuntimeError):
     """Inference broke down. `result` has the last good step."""
 
-    def __init__(self, result: "Result"):
-        sentence = result.status.sentence if result.steps else _NO_START
-        super().__init__(f"{result.status.name.lower()}: {sentence}")
+    def __init__(self, result: "Result", detail: str | None = None):
+        no_start = result.steps == 0 and result.status is not Status.BOUNDED_SUPPORT
+        sentence = _NO_START if no_start else result.status.sentence
+        super().__init__(f"{result.status.name.lower()}: {sentence}" + (f" {detail}" if detail else ""))
         self.result = result
 
 
 _NO_START = (
     "Inference could not start: the likelihood is not finite anywhere near the prior mean. Check the scale of the data "
-    "against the prior's mean and variance."
+    "against the prior's mean and variance, or start where log p(y | f) is finite: "
+    "sites=Sites(100 * f0, Sites.constant(N, D, 100).precision) holds N rows of D latents at f0 (N, D)."
 )
+
+
+_SETTLED = 1e-3
 
 
 class History:
@@ -179,6 +208,15 @@ class Result:
             f"residual {self.residual:.1e}"
         )
 
+    @property
+    def settled(self) -> bool:
+        """Whether the sites are at their fixed point: inference converged, or its residual is at most 1e-3.
+
+        Only then is a cavity, the posterior without the site of a row, the posterior without the row.
+        """
+        status = getattr(self, "inference_status", self.status)
+        return status.ok or (not status.failed and self.residual <= _SETTLED)
+
     def predict(self, x_new: Any, **row_parameters: Any) -> "Prediction":
         """Predictions of y (and f) at new inputs; see `Prediction`.
 
@@ -207,7 +245,11 @@ class Result:
         return predict.sample_y(self, key, x_new, n, **row_parameters)
 
     def leave_one_out(self) -> np.ndarray:
-        """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper."""
+        """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper.
+
+        `np.nansum` of it is the score of a model; `compare` puts those of several models side by side.
+        It warns if inference has not converged (`settled`): then a cavity is not the posterior without the row.
+        """
         from . import predict
 
         return predict.leave_one_out(self)
@@ -222,15 +264,16 @@ class Result:
 
         return checking.calibration(self, x_new, y_new, key, **row_parameters)
 
-    def summary(self, checks: bool = True) -> "Summary":
+    def summary(self, checks: bool = True, names: Any = None) -> "Summary":
         """On one page: how it ended, all hyperparameters, and warnings of what deserves a second look.
 
         `checks=False` leaves out those that take some computing: whether the integrals are exact enough, which rows
-        stand out, what a safeguard or rounding has changed.
+        stand out, what a safeguard or rounding has changed. For a `LinearModel` the coefficients are part of it, by the
+        `names` of the columns of x where they are given.
         """
         from . import summary
 
-        return summary.summarise(self, checks)
+        return summary.summarise(self, checks, names)
 
     def plot(
         self,
@@ -259,11 +302,12 @@ class Result:
         """
         from . import report
 
+        folder = report.folder_name(folder)  # asked before anything is drawn
         section = report.section_of(self, title)
         return report.write_report(folder, [section], section.title)
 
     def one_step_ahead(self) -> np.ndarray:
-        """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing.
+        """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing (`np.nansum` leaves it out).
 
         Rows at the same time count as coming one after the other.
         """

@@ -86,7 +86,9 @@ class _Chunks(_Source):
 def _as_pair(chunk: Any, number: int) -> tuple[Any, Any]:
     if not isinstance(chunk, (tuple, list)) or len(chunk) != 2:
         raise ValueError(f"chunks must be pairs (x, y), but chunk {number} is {type(chunk).__name__}")
-    return _as_array(chunk[0], f"x of chunk {number}"), _as_array(chunk[1], f"y of chunk {number}")
+    names = f"x of chunk {number}", f"y of chunk {number}"
+    data_room.check_indexes(chunk[0], chunk[1], names)
+    return _as_array(chunk[0], names[0]), _as_array(chunk[1], names[1])
 
 
 def _as_array(value: Any, name: str) -> np.ndarray:
@@ -115,6 +117,7 @@ def _source(x: Any, y: Any) -> _Source:
         if not callable(x) and not isinstance(x, Iterable):
             raise ValueError(f"without y, x must be chunks (x, y) of the data, got {type(x).__name__}")
         return _Chunks(x)
+    data_room.check_indexes(x, y)
     x, y = (each if _is_sliced(each) else _as_array(each, name) for each, name in ((x, "x"), (y, "y")))
     shapes = tuple(x.shape), tuple(y.shape)
     if () in shapes or shapes[0][0] != shapes[1][0]:

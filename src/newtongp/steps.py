@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from .arguments import flag
 from .gaussian import Sites, interpolate
 from .linalg import solve_few
 from .precision import parameter
@@ -87,16 +88,15 @@ class Constant(Step):
     >>> Constant(1.5)
     Traceback (most recent call last):
         ...
-    ValueError: rho must be greater than 0 and at most 1, got 1.5
+    ValueError: rho must be greater than 0 and at most 1, got 1.5: use 1.0 for full steps, or less for shorter ones
     """
 
     monitors = "residual"
     rho: Any
 
     def __init__(self, rho: float = 1.0):
-        self.rho = parameter(rho, "rho")
-        if isinstance(self.rho, np.ndarray) and not 0.0 < self.rho <= 1.0:
-            raise ValueError(f"rho must be greater than 0 and at most 1, got {rho!r}")
+        remedy = "use 1.0 for full steps, or less for shorter ones"
+        self.rho = parameter(rho, "rho", lower=0.0, upper=1.0, strict=(True, False), remedy=remedy)
 
     def start(self, sites, stationary, guardable=False):
         return None
@@ -298,7 +298,7 @@ class Backtracking(Step):
     def __init__(self, shorten: float = 0.5, lengthen: float = 2.0, accelerate: bool = True):
         self.shorten = parameter(shorten, "shorten", lower=0.0, upper=1.0)
         self.lengthen = parameter(lengthen, "lengthen", lower=1.0, strict=False)
-        self.accelerate = bool(accelerate)
+        self.accelerate = flag(accelerate, "accelerate")
 
     def start(self, sites, stationary, guardable=False):
         guard = _Guard(jnp.zeros((), dtype=bool), jnp.zeros((), dtype=int), jnp.asarray(_PAUSE)) if guardable else None
@@ -352,7 +352,7 @@ class Damped(Step):
     def __init__(self, rho: float = 1.0, patient: float = 0.05, accelerate: bool = True):
         self.rho = Constant(rho).rho
         self.patient = parameter(patient, "patient", lower=0.0, upper=1.0)
-        self.accelerate = bool(accelerate)
+        self.accelerate = flag(accelerate, "accelerate")
 
     def start(self, sites, stationary, guardable=False):
         # A method that remembers (quasi-Newton) is no fixed map, and has nothing to extrapolate from.

@@ -2,11 +2,13 @@
 
 import html
 import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.special import ndtri
 
+from .arguments import flag
 from .choices import local_rule
 from .concerns import Warned, find_concerns
 from .data import Data
@@ -16,6 +18,7 @@ from .methods.presets import FirstOrderVI
 from .methods.rule import Method
 from .methods.target import Target
 from .parameters import Gamma, LogNormal, Normal, Plausible, hyperparameters
+from .priors.linear import LinearModel
 from .results import Result
 from .wording import SEARCHES, in_words, inference_sentence, inference_status, range_words, shown
 
@@ -27,7 +30,8 @@ class Summary:
     """What a fit or an inference found, on one page; `summary` of a `Result` makes it.
 
     Printed it is a table. `warnings` are what deserves a second look, in sentences that say what to do; `not_checked`
-    are things that could not be looked at, and why. `as_dict()` has all of it as plain numbers and texts.
+    are things that could not be looked at, and why. `coefficients` are those of a linear model: the mean, standard
+    deviation and central 95 % interval of each weight. `as_dict()` has all of it as plain numbers and texts.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -39,17 +43,29 @@ class Summary:
     """
 
     def __init__(
-        self, facts: dict[str, Any], parameters: list[dict[str, Any]], warnings: list[Warned], not_checked: list[str]
+        self,
+        facts: dict[str, Any],
+        parameters: list[dict[str, Any]],
+        warnings: list[Warned],
+        not_checked: list[str],
+        coefficients: list[dict[str, Any]],
     ):
         self._facts = facts
         self.parameters = parameters
+        self.coefficients = coefficients
         self.warnings = warnings
         self.not_checked = not_checked
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as numbers, texts, lists and dictionaries, as `json.dumps` takes them."""
         warned = [{"about": each.about, "text": each.text, "rows": list(each.rows)} for each in self.warnings]
-        return {**self._facts, "parameters": self.parameters, "warnings": warned, "not_checked": self.not_checked}
+        return {
+            **self._facts,
+            "coefficients": self.coefficients,
+            "parameters": self.parameters,
+            "warnings": warned,
+            "not_checked": self.not_checked,
+        }
 
     def __str__(self) -> str:
         from rich.console import Console
@@ -69,21 +85,35 @@ class Summary:
         facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
         for heading, words in _lines(self._facts):
             facts.add_row(Text(heading, style="bold"), Text(words))
-        table = Table(box=box.SIMPLE_HEAD)
-        for heading in _HEADINGS:
-            table.add_column(
-                heading, justify="right" if heading in _HEADINGS[1:3] else "left", no_wrap=heading == _HEADINGS[0]
-            )
-        for entry in self.parameters:
-            table.add_row(*(Text(cell) for cell in _cells(entry)))
+
+        def table(headings: tuple[str, ...], rows: list[list[str]]) -> Table:
+            made = Table(box=box.SIMPLE_HEAD)
+            for number, heading in enumerate(headings):
+                made.add_column(heading, justify="right" if number in (1, 2) else "left", no_wrap=number == 0)
+            for row in rows:
+                made.add_row(*(Text(cell) for cell in row))
+            return made
+
         parts: list[Any] = [Text(self._facts["title"], style="bold"), facts]
-        parts += [table] if self.parameters else []
+        if self.coefficients:
+            parts += [table(_OF_COEFFICIENTS, self._coefficient_rows()), Text(self._note(), style="dim")]
+        parts += [table(_HEADINGS, [_cells(entry) for entry in self.parameters])] if self.parameters else []
+        parts += [Text(words) for words in _reasons(self.parameters)]
         for each in self.warnings:
             parts.append(Text(f"! {each.text}", style="yellow"))
         if not self.warnings:
             parts.append(Text("Nothing that was looked at deserves a warning."))
         parts += [Text(f"Not checked: {words}.", style="dim") for words in self.not_checked]
         return Group(*parts)
+
+    def _coefficient_rows(self) -> list[list[str]]:
+        rows = [_coefficient_cells(entry) for entry in self.coefficients[:_MOST_COEFFICIENTS]]
+        left = len(self.coefficients) - len(rows)
+        return [*rows, [f"and {left} more in summary.coefficients", "", "", ""]] if left else rows
+
+    def _note(self) -> str:
+        learned = any(entry["treatment"] == "learned" for entry in self.parameters)
+        return _GIVEN_LEARNED if learned else _GIVEN
 
     def _repr_html_(self) -> str:
         def table(rows: list[list[str]], head: str = "td") -> str:
@@ -95,18 +125,26 @@ class Summary:
             return f"<table>{''.join(lines)}</table>"
 
         rows = [list(_HEADINGS), *(_cells(entry) for entry in self.parameters)]
-        warned = "".join(f"<li>{html.escape(each.text)}</li>" for each in self.warnings)
+        weights = ""
+        if self.coefficients:
+            weights = table([list(_OF_COEFFICIENTS), *self._coefficient_rows()], "th") + f"<p>{self._note()}</p>"
+        warned = "".join(f"<li>{html.escape(words)}</li>" for words in _reasons(self.parameters))
+        warned += "".join(f"<li>{html.escape(each.text)}</li>" for each in self.warnings)
         missed = "".join(f"<li>Not checked: {html.escape(words)}.</li>" for words in self.not_checked)
         return (
             f"<p><b>{html.escape(self._facts['title'])}</b></p>{table([list(line) for line in _lines(self._facts)])}"
-            f"{table(rows, 'th') if self.parameters else ''}<ul>{warned}{missed}</ul>"
+            f"{weights}{table(rows, 'th') if self.parameters else ''}<ul>{warned}{missed}</ul>"
         )
 
 
-def summarise(result: Result, checks: bool = True) -> Summary:
-    """The summary of a result. `checks=False` leaves out the warnings that take some computing."""
-    warned, not_checked = find_concerns(result, checks)
-    return Summary(_facts(result), list(_parameters(result)), warned, not_checked)
+def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary:
+    """The summary of a result. `checks=False` leaves out the warnings that take some computing.
+
+    `names` are those of the columns of x, for the coefficients of a linear model.
+    """
+    coefficients = list(_coefficients(result, names))
+    warned, not_checked = find_concerns(result, flag(checks, "checks"))
+    return Summary(_facts(result), list(_parameters(result)), warned, not_checked, coefficients)
 
 
 # What it was, and how it ended ------------------------------------------------------------------------
@@ -213,6 +251,59 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "rows", f"{rows['observed']} observed{partly}, {rows['missing']} missing"
 
 
+# Coefficients -----------------------------------------------------------------------------------------
+
+_OF_COEFFICIENTS = ("coefficient", "mean", "std. dev.", "95 % interval")
+_MOST_COEFFICIENTS = 50
+_GIVEN = "Coefficients are given the hyperparameters, which are taken as known."
+_GIVEN_LEARNED = (
+    "Coefficients are given the hyperparameters, with the learned values plugged in as if they were known: deviations "
+    "and intervals leave out what is not known of these, and are too small where the data determine them poorly. "
+    "result.joint_covariance() counts it."
+)
+_LEVEL = 0.95
+
+
+def _coefficients(result: Result, names: Any) -> Iterator[dict[str, Any]]:
+    """The weights of a linear model; none for other priors."""
+    if not isinstance(result.model.prior, LinearModel):
+        if names is not None:
+            raise ValueError(
+                f"names are for the coefficients of a LinearModel, got a {type(result.model.prior).__name__}: leave "
+                "them out"
+            )
+        return
+    weights, latents = result.posterior.weights, result.model.prior.num_latents  # pyright: ignore[reportAttributeAccessIssue]
+    means = np.asarray(weights.mean).reshape(latents, -1)
+    deviations = np.sqrt(np.diagonal(np.asarray(weights.covariance))).reshape(means.shape)
+    columns = _column_names(names, means.shape[1])
+    width = float(ndtri(0.5 + 0.5 * _LEVEL))
+    for latent, column in np.ndindex(means.shape):
+        mean, deviation = means[latent, column], deviations[latent, column]
+        yield {
+            "name": columns[column] if latents == 1 else f"{columns[column]}, latent {latent}",
+            "mean": _plain(mean),
+            "standard_deviation": _plain(deviation),
+            "interval": [_plain(mean - width * deviation), _plain(mean + width * deviation)],
+        }
+
+
+def _column_names(names: Any, columns: int) -> list[str]:
+    if names is None:
+        return [f"x[{column}]" for column in range(columns)]
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ValueError(f"names must be a list with one name per column of x, got {names!r}: write names=[...]")
+    found = [str(name) for name in names]
+    if len(found) != columns:
+        raise ValueError(f"names must have one name per column of x, {columns}, got {len(found)}: {found}")
+    return found
+
+
+def _coefficient_cells(entry: dict[str, Any]) -> list[str]:
+    low, high = entry["interval"]
+    return [entry["name"], shown(entry["mean"]), shown(entry["standard_deviation"]), f"{shown(low)} to {shown(high)}"]
+
+
 # Hyperparameters --------------------------------------------------------------------------------------
 
 _HEADINGS = ("hyperparameter", "value", "std. error", "unit", "how")
@@ -230,10 +321,14 @@ def _parameters(result: Result) -> Iterator[dict[str, Any]]:
             "treatment": "given",
             "tied_to": None,
             "prior": None,
+            "reason": None,
         }
         if isinstance(result, FitResult):
             whose = result.tied.get(each.name, each.name)
             entry["treatment"] = "learned" if whose in result.learned else "fixed"
+            partner = getattr(result, "redundant", {}).get(each.name)
+            if partner is not None:
+                entry["reason"] = f"only its product with {partner} is determined"
             if whose != each.name:
                 entry["treatment"], entry["tied_to"] = "tied", whose
             error = result.standard_errors.get(whose)
@@ -242,6 +337,11 @@ def _parameters(result: Result) -> Iterator[dict[str, Any]]:
             if whose in result.priors:
                 entry["prior"] = _prior_words(result.priors[whose])
         yield entry
+
+
+def _reasons(entries: list[dict[str, Any]]) -> list[str]:
+    """Why hyperparameters that nobody has fixed were not learned."""
+    return [f"{entry['name']} was not learned: {entry['reason']}." for entry in entries if entry["reason"]]
 
 
 def _plain(value: Any) -> Any:

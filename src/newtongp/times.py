@@ -144,7 +144,7 @@ def _unit_length(unit: Any) -> int:
     if name in _NO_LENGTH:
         raise ValueError(_without_length(name))
     if np.isnat(entry) or name == "generic" or _attoseconds(entry) <= 0:
-        raise ValueError(f"unit must be a positive duration, such as np.timedelta64(7, 'D'), got {unit!r}")
+        raise ValueError(f"unit must be a positive duration, got {unit!r}: write np.timedelta64(7, 'D') for weeks")
     return _attoseconds(entry)
 
 

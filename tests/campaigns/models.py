@@ -5,7 +5,8 @@ three numbers of rows, so that compiled programs are shared. One line of JSON pe
 results, and a run that was interrupted goes on where it stopped:
 
     python tests/campaigns/models.py --out models.jsonl                  # 150 structures, 5100 models
-    python tests/campaigns/models.py --out models.jsonl --part 0/2       # one half, beside another process
+    python tests/campaigns/models.py --out models.jsonl --part 0/7       # a seventh of the structures
+    python tests/campaigns/models.py --out models.jsonl --rows 7         # the smallest number of rows only
     python tests/campaigns/models.py --replay 12:40:3                    # structure 12, 40 rows, draw 3, in detail
     python tests/campaigns/models.py --out models.jsonl --report         # counts by ending, and every fault
 """
@@ -13,11 +14,24 @@ results, and a run that was interrupted goes on where it stopped:
 import argparse
 import collections
 import json
+import os
+import re
+import subprocess
 import sys
 import time
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
+
+# Hundreds of programs, each run for seconds at most: compile quickly, not well, and keep none of them on disk. XLA ends
+# the process at a flag it does not know, so ask in another process first.
+_QUICK = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+if __name__ == "__main__" and "XLA_FLAGS" not in os.environ:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    os.environ.setdefault("NEWTONGP_KEEP_PROGRAMS", "0")
+    _probe = [sys.executable, "-c", "import jax; jax.jit(lambda x: x + 1)(1.0)"]
+    if subprocess.run(_probe, env={**os.environ, "XLA_FLAGS": _QUICK}, capture_output=True).returncode == 0:
+        os.environ["XLA_FLAGS"] = _QUICK
 
 import jax
 import numpy as np
@@ -430,9 +444,7 @@ def faults_of(structure: Structure, model: ng.Model, x: np.ndarray, y: np.ndarra
         }
         if result.status is not ng.Status.NON_FINITE:
             found += [f"{name} not finite" for name, value in numbers.items() if not np.all(np.isfinite(value))]
-        variances = np.diagonal(result.marginals.covariance, axis1=1, axis2=2)
-        if not np.all(variances >= 0.0):
-            found.append(f"negative marginal variance {np.nanmin(variances)}")
+            found += _covariance_faults("marginal", result.marginals.covariance)
         if result.status is ng.Status.CONVERGED:
             if not result.residual <= TOL:
                 found.append(f"CONVERGED with residual {result.residual}")
@@ -450,16 +462,27 @@ def _prediction_faults(result: ng.Result, x: np.ndarray) -> list[str]:
     if not isinstance(result.model.prior, ng.StateSpaceModel):
         new = new + 1e-3 * np.ptp(x) * np.linspace(0.0, 1.0, NEW_ROWS)[:, None]
     try:
-        latent = result.predict(new).latent
+        prediction = result.predict(new)
+        latent = prediction.latent
+        undefined = prediction.likelihood.moments_problem() is not None
+        moments = [] if undefined else [("mean", prediction.mean), ("variance", prediction.variance)]
     except Exception as error:
         return [f"predict raised {type(error).__name__}: {error}"]
-    found = []
     if not (np.all(np.isfinite(latent.mean)) and np.all(np.isfinite(latent.covariance))):
-        found.append("predicted latent not finite")
-    variances = np.diagonal(latent.covariance, axis1=1, axis2=2)
+        return ["predicted latent not finite"]
+    # Moments of y may be infinite, as under a wide prior with an exponential link, but not undefined.
+    found = [f"predicted {name} of y is NaN" for name, value in moments if np.any(np.isnan(value))]
+    return found + _covariance_faults("predicted", latent.covariance)
+
+
+def _covariance_faults(name: str, covariances: np.ndarray) -> list[str]:
+    """Negative variances, and covariances of rows that are not PSD to rounding."""
+    variances = np.diagonal(covariances, axis1=1, axis2=2)
     if not np.all(variances >= 0.0):
-        found.append(f"negative predicted variance {np.min(variances)}")
-    return found
+        return [f"negative {name} variance: {np.min(variances):.2g}"]
+    scales = np.sqrt(np.where(variances > 0.0, variances, 1.0))
+    smallest = np.min(np.linalg.eigvalsh(covariances / scales[:, :, None] / scales[:, None, :]))
+    return [f"{name} covariance not PSD: {smallest:.2g}"] if smallest < -1e-12 else []
 
 
 # The whole of it ------------------------------------------------------------------------------------------------------
@@ -502,15 +525,30 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def report(path: Path) -> int:
-    """Print counts and faults; the number of models with faults."""
+    """Print counts by kind and every fault; the number of models with faults."""
     lines = _lines(path)
-    print(f"{len(lines)} models of {len({line['structure'] for line in lines})} structures")
-    for ending, count in collections.Counter(line["ending"] for line in lines).most_common():
-        print(f"  {ending:20s} {count}")
+    print(f"{len(lines)} models of {len({line['structure'] for line in lines})} structures, ", end="")
+    print(f"{sum(line['seconds'] for line in lines) / 60.0:.0f} minutes")
+    endings = sorted({line["ending"] for line in lines})
+    kinds = {"prior": 0, "kernel": 1, "likelihood": 2, "method": 3}
+    values: dict[str, Any] = {name: lambda line, at=at: [line["what"].split(", ")[at]] for name, at in kinds.items()}
+    values["rows"] = lambda line: [str(line["rows"])]
+    values["trouble"] = lambda line: line["trouble"] or ["none"]
+    print(f"{'':36s} models faults  " + "  ".join(endings))
+    for name, of in {"": lambda line: ["all"], **values}.items():
+        counts = collections.defaultdict(collections.Counter)
+        for line in lines:
+            for value in of(line):
+                counts[value].update({"models": 1, "faults": bool(line["faults"]), line["ending"]: 1})
+        for value, count in counts.items():
+            numbers = "  ".join(f"{count[ending]:{len(ending)}d}" for ending in endings)
+            print(f"{(name + ' ' + value).strip():36s} {count['models']:6d} {count['faults']:6d}  {numbers}")
     faulty = [line for line in lines if line["faults"]]
-    kinds = collections.Counter(fault.split(" -")[0][:60] for line in faulty for fault in line["faults"])
-    print(f"{len(faulty)} with faults")
-    for kind, count in kinds.most_common():
+    found = collections.Counter(
+        re.sub(r"-?\d[\d.e+-]*", "#", fault)[:90] for line in faulty for fault in line["faults"]
+    )
+    print(f"{len(faulty)} models with faults")
+    for kind, count in found.most_common():
         print(f"  {count:5d} {kind}")
     for line in faulty:
         print(f"{line['structure']}:{line['rows']}:{line['draw']} {line['what']}: {'; '.join(line['faults'])}")

@@ -199,8 +199,8 @@ def test_kernels_without_a_state_space_form(kernel, message):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: kernels.Periodic(harmonics=-1), "harmonics must be an integer of at least 0, got -1"),
-        (lambda: kernels.Periodic(harmonics=2.0), "harmonics must be an integer of at least 0, got 2.0"),
+        (lambda: kernels.Periodic(harmonics=-1), "harmonics must be an integer from 0 to 1000, got -1"),
+        (lambda: kernels.Periodic(harmonics=2.0), "harmonics must be an integer from 0 to 1000, got 2.0"),
         (lambda: kernels.Periodic(harmonics=True), "harmonics must be an integer"),
         (lambda: kernels.RBF(order=1), "order must be an integer from 2 to 8, got 1"),
         (lambda: kernels.RBF(order=9), "order must be an integer from 2 to 8, got 9"),

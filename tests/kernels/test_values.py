@@ -99,3 +99,9 @@ def test_white_is_shared_by_equal_inputs():
     x = jnp.array([[0.0, 1.0], [0.0, 2.0], [0.0, 1.0]])
     expected = 0.3 * np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 0.0], [1.0, 0.0, 1.0]])
     np.testing.assert_array_equal(gram_of(kernels.White(0.3), x, x), expected)
+
+
+def test_white_on_a_column_is_an_effect_of_its_groups():
+    x = jnp.array([[0.0, 3.0], [1.0, 3.0], [0.0, 5.0]])
+    expected = 0.3 * np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    np.testing.assert_array_equal(gram_of(kernels.White(0.3).on(1), x, x), expected)

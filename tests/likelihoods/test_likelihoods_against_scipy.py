@@ -4,6 +4,8 @@ Vectorised but not compiled, and with grids of the same few sizes: the cases the
 and most of the time would go into compiling.
 """
 
+import functools
+
 import jax
 import numpy as np
 import pytest
@@ -188,15 +190,24 @@ def test_student_cdf_keeps_its_digits_around_the_median_and_in_the_tail():
 def test_cdf_of_large_counts(size):
     deviations = np.linspace(-3.0, 3.0, 25)
 
-    def compare(likelihood, reference, f, tolerance):
+    def compare(likelihood, reference, f, tolerance, cdf=None):
         y = np.floor(np.maximum(reference.mean() + deviations * reference.std(), 0.0))
-        np.testing.assert_allclose(cdfs(likelihood, y, f), reference.cdf(y), atol=tolerance)
+        np.testing.assert_allclose(cdfs(likelihood, y, f), (cdf or reference.cdf)(y), atol=tolerance)
 
     compare(lk.Poisson(), st.poisson(size), np.log(size), 1e-8)
     for dispersion in (2.0, 1e-2, 1e-8):
         reference = negative_binomial(size, dispersion)
         compare(lk.NegativeBinomial(dispersion), reference, np.log(size), 1e-5)
-    compare(lk.Binomial(10.0 * size), st.binom(10.0 * size, 0.1), scipy.special.logit(0.1), 1e-5)
+    successes = st.binom(10.0 * size, 0.1)
+    # SciPy before 1.16 is off by 5e-5 there; the expansion is off by less than one over the variance.
+    cdf = functools.partial(edgeworth_cdf, successes) if successes.var() > 1e8 else None
+    compare(lk.Binomial(10.0 * size), successes, scipy.special.logit(0.1), 1e-5, cdf)
+
+
+def edgeworth_cdf(counts, y):
+    """The distribution function of counts with a large variance, to the first order of the Edgeworth expansion."""
+    z = (y + 0.5 - counts.mean()) / counts.std()
+    return st.norm.cdf(z) - st.norm.pdf(z) * counts.stats("s") * (z**2 - 1.0) / 6.0
 
 
 @pytest.mark.parametrize("shape", [1e5, 1e8, 1e14])

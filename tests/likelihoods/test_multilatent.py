@@ -105,13 +105,9 @@ def test_log_prob_and_moments(case):
         np.testing.assert_allclose(base.row_log_prob(likelihood, y, f), reference.logpdf(y), rtol=1e-11)
         np.testing.assert_allclose(base.row_mean(likelihood, f), mean(f), rtol=1e-13)
         np.testing.assert_allclose(base.row_covariance(likelihood, f), covariance(f), rtol=1e-13)
-        if likelihood.num_outputs == 1:
-            scale = np.sqrt(covariance(f)[0, 0])
-            expected = st.norm(mean(f)[0], scale).cdf(y[0])
-            np.testing.assert_allclose(base.row_cdf(likelihood, y[0], f), expected, rtol=1e-11)
-        else:
-            with pytest.raises(NotImplementedError, match="has a `cdf` for one output"):
-                base.row_cdf(likelihood, y[0], f)
+        expected = st.norm(mean(f), np.sqrt(np.diag(covariance(f)))).cdf(y)
+        asked = y[0] if likelihood.num_outputs == 1 else y
+        np.testing.assert_allclose(np.ravel(base.row_cdf(likelihood, asked, f)), expected, rtol=1e-11)
 
 
 def test_linear_form_is_the_likelihood(case):

@@ -9,11 +9,12 @@ from scipy.stats import kstest
 
 from .. import data as data_room
 from .. import predict as predictions
+from ..arguments import as_key, whole
 from ..data import Data
 from ..likelihoods.base import Likelihood, row_cdf, rows_given, with_row_parameters
 from ..model import Model
 from ..precision import in_double
-from ..predict import Prediction, as_key
+from ..predict import Prediction
 from ..results import Result
 from .tables import as_text, new_table
 
@@ -88,9 +89,8 @@ class Calibration:
 
     def histogram(self, bins: int = 10) -> np.ndarray:
         """How many rows have their `pit` in each of so many equal parts of [0, 1]; not whole for discrete y."""
-        if not isinstance(bins, (int, np.integer)) or isinstance(bins, bool) or bins < 1:
-            raise ValueError(f"bins must be an integer of at least 1, got {bins!r}")
-        return self.rows * np.diff(self._distribution(np.linspace(0.0, 1.0, int(bins) + 1)))
+        bins = whole(bins, "bins", such_as=10)
+        return self.rows * np.diff(self._distribution(np.linspace(0.0, 1.0, bins + 1)))
 
     def _distribution(self, points: np.ndarray) -> np.ndarray:
         """The mean over rows of P(pit ≤ point)."""

@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..arguments import flag
 from ..data import Data
 from ..results import Result
 from ..times import Clock, same_times
+from ..wording import inference_status
 from .cross_validation import CrossValidation
 from .tables import as_text, error_of_total, new_table
 
@@ -25,7 +27,8 @@ class Comparison:
     `standard_error`, the `difference` to the best with its own (`difference_error`), the `energy`, `steps` and
     `status`, and how many of its observed rows have no log density (`improper`): in leave-one-out those with an
     improper cavity. `rows` is how many rows the sums are over: those for which all models have one. A row that a model
-    calls impossible has the log density −∞, and so has the model.
+    calls impossible has the log density −∞, and so has the model. Results of runs that have not converged come last,
+    without a log density, and `reason` says why; it is None for all others.
     """
 
     def __init__(self, entries: list[dict[str, Any]], rows: int, source: str):
@@ -53,8 +56,8 @@ class Comparison:
             first = entry is self.entries[0]
             table.add_row(
                 entry["name"],
-                _with_error(entry["log_density"], entry["standard_error"]),
-                "" if first else _with_error(entry["difference"], entry["difference_error"]),
+                "" if entry["reason"] else _with_error(entry["log_density"], entry["standard_error"]),
+                "" if first or entry["reason"] else _with_error(entry["difference"], entry["difference_error"]),
                 "" if entry["energy"] is None else f"{entry['energy']:.2f}",
                 "" if entry["steps"] is None else str(entry["steps"]),
                 entry["status"],
@@ -67,6 +70,9 @@ class Comparison:
             table.caption += f"; rows {which} are left out of all sums ({left_out})"
         if any(entry["log_density"] == -np.inf for entry in self.entries):
             table.caption += "; -inf where a model calls a row impossible that was observed"
+        for entry in self.entries:
+            if entry["reason"]:
+                table.caption += f"; {entry['name']} is not ranked: {entry['reason']}"
         return table
 
     def __str__(self) -> str:
@@ -84,7 +90,8 @@ def compare(
     `results` are Results, compared by their leave-one-out log densities (of the approximate posterior's cavities: no
     inference is repeated), or CrossValidations with equal folds; by name, or in a list. The standard error of a
     difference is that of a sum of differences row by row, which is far smaller than those of the sums where the models
-    find the same rows difficult. Energies are comparable between models by the same method only.
+    find the same rows difficult. Energies are comparable between models by the same method only. A Result whose
+    inference has not converged (`Result.settled`) is not ranked, since its cavities are not leave-one-out.
 
     All must be of the same rows. `check_x=False` lets their inputs differ, for models that see other columns.
 
@@ -99,21 +106,28 @@ def compare(
     ['negative binomial', 'Poisson']
     """
     named = _read_results(results)
-    _check_same_data(named, check_x)
+    _check_same_data(named, flag(check_x, "check_x"))
     source = _LEAVE_ONE_OUT if isinstance(next(iter(named.values())), Result) else "cross-validation"
+    ranked_by = {name: each for name, each in named.items() if not isinstance(each, Result) or each.settled}
+    if not ranked_by:
+        name, each = next(iter(named.items()))
+        raise ValueError(
+            f"results must include one whose inference has converged, but none has ({name!r}: {_unsettled(each)}): run "
+            "inference to convergence, or compare by cross_validate"
+        )
     densities = {
-        name: each.leave_one_out() if isinstance(each, Result) else each.log_density for name, each in named.items()
+        name: each.leave_one_out() if isinstance(each, Result) else each.log_density for name, each in ranked_by.items()
     }
     observed = next(iter(named.values())).data.observed
     # An infinite log density is an answer, and the worst: only what is unknown is left out.
     usable = ~np.any([np.isnan(values) for values in densities.values()], axis=0)
     if not np.any(usable):
         raise ValueError("results have no row in common that all of them can predict: use cross_validate")
-    ranked = sorted(named, key=lambda name: -densities[name][usable].sum())
+    ranked = sorted(ranked_by, key=lambda name: -densities[name][usable].sum())
     best = densities[ranked[0]][usable]
     entries = []
     for name in ranked:
-        values, each = densities[name][usable], named[name]
+        values = densities[name][usable]
         with np.errstate(invalid="ignore"):  # Between two that are infinite there is no difference to speak of.
             gaps = values - best
             difference = float(gaps.sum())
@@ -124,13 +138,29 @@ def compare(
                 "standard_error": error_of_total(values),
                 "difference": difference,
                 "difference_error": error_of_total(gaps),
-                "energy": each.energy if isinstance(each, Result) else None,
-                "steps": each.steps if isinstance(each, Result) else None,
-                "status": _status_in_words(each),
+                **_ending(named[name]),
                 "improper": int(np.sum(observed & np.isnan(densities[name]))),
+                "reason": None,
             }
         )
+    unknown = dict.fromkeys(("log_density", "standard_error", "difference", "difference_error"), np.nan)
+    for name, each in named.items():
+        if name not in ranked_by:
+            entries.append({"name": name, **unknown, **_ending(each), "improper": 0, "reason": _unsettled(each)})
     return Comparison(entries, int(usable.sum()), source)
+
+
+def _ending(each: Result | CrossValidation) -> dict[str, Any]:
+    return {
+        "energy": each.energy if isinstance(each, Result) else None,
+        "steps": each.steps if isinstance(each, Result) else None,
+        "status": _status_in_words(each),
+    }
+
+
+def _unsettled(each: Any) -> str:
+    """Why a result is not ranked."""
+    return f"inference ended with {inference_status(each).name.lower()}, residual {each.residual:.1e}"
 
 
 def _read_results(results: Any) -> dict[str, Result | CrossValidation]:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from .. import data as data_room
+from ..arguments import as_key
 from ..data import Data
 from ..infer import infer
 from ..likelihoods.base import with_row_parameters
@@ -14,7 +15,6 @@ from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method
 from ..model import Model
 from ..precision import in_double
-from ..predict import as_key
 from ..priors.sparse import SparseGP
 from ..results import InferenceError, Result, Status
 from ..times import Clock

@@ -90,7 +90,7 @@ def results(study: Study) -> "Figure":
 
 
 def _curves(ax: "Axes", outcomes: list[Outcome], score: str, curves: dict[str, Any]) -> None:
-    names = {"loss": "training_loss", "nlpd": "test_nlpd"}
+    names = {"loss": "training_loss", "nlpd": "test_nlpd", "rmse": "truth_rmse"}
     every = []
     for outcome in outcomes:
         entry = outcome.entry

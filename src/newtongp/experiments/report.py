@@ -13,7 +13,18 @@ from rich.table import Table
 from ..results import Status
 from .study import Outcome, Study
 
-COLUMNS = ("method", "energy", "NLPD", "RMSE", "steps", "time, s", "status", "loss vs paper", "NLPD vs paper")
+COLUMNS = (
+    "method",
+    "energy",
+    "NLPD",
+    "RMSE",
+    "steps",
+    "time, s",
+    "status",
+    "loss vs paper",
+    "NLPD vs paper",
+    "RMSE vs paper",
+)
 
 
 def _statuses(statuses: Sequence[Status]) -> str:
@@ -56,6 +67,7 @@ def rows(study: Study) -> list[dict[str, Any]]:
                 "compared_until": None if agreement is None else agreement.until,
                 "loss_difference": None if agreement is None else agreement.loss,
                 "nlpd_difference": None if agreement is None else agreement.nlpd,
+                "rmse_difference": None if agreement is None else agreement.rmse,
             }
         )
     for name, endings in study.defaults.items():
@@ -74,6 +86,7 @@ def rows(study: Study) -> list[dict[str, Any]]:
                 "compared_until": None,
                 "loss_difference": None,
                 "nlpd_difference": None,
+                "rmse_difference": None,
             }
         )
     return found
@@ -84,7 +97,7 @@ def table(study: Study) -> Table:
     made = Table(title=study.case.title)
     truth = study.case.truth_is is not None
     compared = any(study.agreement(outcome) is not None for outcome in study.outcomes)
-    shown = [name for name in COLUMNS if (name != "RMSE" or truth) and (not name.endswith("vs paper") or compared)]
+    shown = [name for name in COLUMNS if (truth or "RMSE" not in name) and (compared or not name.endswith("vs paper"))]
     for name in shown:
         made.add_column(name, justify="left" if name in ("method", "status") else "right")
     family = None
@@ -114,6 +127,7 @@ def _cells(row: dict[str, Any]) -> dict[str, str]:
         "status": _statuses([Status[name.upper()] for name in row["status"]]),
         "loss vs paper": difference(row["loss_difference"]) + (f" (k ≤ {until})" if until else ""),
         "NLPD vs paper": difference(row["nlpd_difference"]),
+        "RMSE vs paper": difference(row["rmse_difference"]),
     }
 
 

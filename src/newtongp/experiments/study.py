@@ -20,19 +20,22 @@ from .runner import Run, Scores
 
 
 def published_curves(case: str) -> dict[str, Any]:
-    """The curves of the paper's figures, by method; there are some for the motorcycle data alone."""
-    if case != "motorcycle":
-        return {}
-    text = resources.files(__name__.rpartition(".")[0]).joinpath("motorcycle_curves.json").read_text(encoding="utf-8")
-    return json.loads(text)["motorcycle"]
+    """The curves of the paper's figures, by method."""
+    text = resources.files(__name__.rpartition(".")[0]).joinpath("published_curves.json").read_text(encoding="utf-8")
+    return json.loads(text)[case]
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The largest relative differences from a published curve, over the points that are to be compared."""
+    """The largest relative differences from a published curve, over the points that are to be compared.
+
+    Relative to the published value, or to a tenth of the curve's median size where that is larger.
+    """
 
     loss: float
     nlpd: float
+    rmse: float | None
+    """None where the study has no truth to compare with."""
     until: int
     """The last iteration that was compared."""
 
@@ -69,19 +72,25 @@ class Study:
         """How far the mean curves are from the published ones; None where there is nothing to compare."""
         entry = outcome.entry
         curve = published_curves(self.case.name).get(entry.curve or entry.name)
-        if curve is None or entry.until == 0 or len(self.chosen) != len(self.case.splits):
+        last = entry.last_compared(self.case)
+        if curve is None or last == 0 or len(self.chosen) != len(self.case.splits):
             return None
-        last = entry.until or self.case.iterations
         ours = {int(k): at for at, k in enumerate(outcome.iteration)}
         shared = [(ours[k], at) for at, k in enumerate(curve["iteration"]) if k in ours and k <= last]
         mine, theirs = (np.array(column) for column in zip(*shared, strict=True))
 
         def largest(values, name):
-            return float(np.max(np.abs(values[mine] / np.array(curve[name])[theirs] - 1.0)))
+            published = np.array(curve[name])
+            # Losses and NLPDs may pass through zero.
+            size = np.maximum(np.abs(published), 0.1 * np.median(np.abs(published)))
+            return float(np.max(np.abs(values[mine] - published[theirs]) / size[theirs]))
 
         mean = outcome.mean
         return Agreement(
-            largest(mean.loss, "training_loss"), largest(mean.nlpd, "test_nlpd"), curve["iteration"][theirs[-1]]
+            largest(mean.loss, "training_loss"),
+            largest(mean.nlpd, "test_nlpd"),
+            largest(mean.rmse, "truth_rmse") if "truth_rmse" in curve else None,
+            curve["iteration"][theirs[-1]],
         )
 
 
@@ -112,7 +121,7 @@ def choose_splits(case: Case, folds: Sequence[int] | None) -> tuple[int, ...]:
     count = len(case.splits)
     wrong = [fold for fold in folds or () if not 1 <= fold <= count]
     if wrong:
-        raise ValueError(f"folds must lie between 1 and {count}, got {wrong[0]}")
+        raise ValueError(f"folds must lie between 1 and {count}, got {wrong[0]}: leave them out for all")
     return tuple(sorted({fold - 1 for fold in folds})) if folds else tuple(range(count))
 
 
@@ -139,7 +148,7 @@ def conduct(
     entries, chosen = choose_entries(name, methods), choose_splits(case, folds)
     count = case.iterations if iterations is None else iterations
     if count < 1:
-        raise ValueError(f"iterations must be at least 1, got {count}")
+        raise ValueError(f"iterations must be at least 1, got {count}: give a whole number, such as 100")
     if resume and keep is None:
         raise ValueError("resume=True needs the folder in which an earlier run has kept its methods: give keep")
     defaults = beyond.defaults_for(name) if with_defaults else ()

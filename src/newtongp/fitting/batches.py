@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..arguments import as_key
 from ..choices import check_choices
 from ..data import Data
 from ..devices import everywhere, mesh_of_rows, whole_share
@@ -38,7 +39,6 @@ from ..minibatch.run import WHOLE_PASS, RowProgress, check_batches, explained
 from ..model import Model
 from ..parameters import choose, with_values
 from ..precision import parameter, to_host
-from ..predict import as_key
 from ..priors.by_name import for_columns
 from ..priors.inducing import MOST_ROWS, Sample
 from ..priors.sparse import SparseGP
@@ -314,16 +314,20 @@ class _Keeper:
         if kept is None:
             return
         learner.state, learner.safe = (
-            everywhere(_restored(getattr(learner, name), kept, name), learner.mesh) for name in ("state", "safe")
+            everywhere(self._restored(getattr(learner, name), kept, name), learner.mesh) for name in ("state", "safe")
         )
-        learner.passes, learner.done, learner.steps, learner.phase, status = kept["counters"].tolist()
+        counters = self.file.array(kept, "counters", "i", 5)
+        if np.any(counters < 0) or counters[4] not in list(Status):
+            raise self.file.unusable("counters must be counts, and the last one an ending of inference")
+        learner.passes, learner.done, learner.steps, learner.phase, status = counters.tolist()
         learner.status = Status(status)
-        learner.trace, learner.energies = kept["trace"].tolist(), kept["energies"].tolist()
-        learner.iterates = list(kept["iterates"])
+        learner.trace = self.file.array(kept, "trace", "f", None).tolist()
+        learner.energies = self.file.array(kept, "energies", "f", None).tolist()
+        learner.iterates = list(self.file.array(kept, "iterates", "f", None, learner.space.size))
 
     def write(self, learner: _Learner, now: bool = False) -> None:
         """Replace the file by what is known by now."""
-        if not (now or self.file.due):
+        if not (now or self.file.is_due()):
             return
         counters = [learner.passes, learner.done, learner.steps, learner.phase, learner.status.value]
         payload = {
@@ -337,10 +341,13 @@ class _Keeper:
             payload |= {f"{name}{number}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
         self.file.write(payload)
 
-
-def _restored(state: State, kept: dict[str, Any], name: str) -> State:
-    structure = jax.tree.structure(state)
-    return jax.tree.unflatten(structure, [jnp.asarray(kept[f"{name}{i}"]) for i in range(structure.num_leaves)])
+    def _restored(self, state: State, kept: dict[str, Any], name: str) -> State:
+        leaves, structure = jax.tree.flatten(state)
+        arrays = [self.file.array(kept, f"{name}{i}", leaf.dtype.kind, *leaf.shape) for i, leaf in enumerate(leaves)]
+        restored = jax.tree.unflatten(structure, list(map(jnp.asarray, arrays)))
+        if not np.all(np.isfinite(np.asarray(restored.scaled))):
+            raise self.file.unusable(f"the parameters of {name} must be finite")
+        return restored
 
 
 # The call --------------------------------------------------------------------------------------------------------

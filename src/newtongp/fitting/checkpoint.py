@@ -16,15 +16,21 @@ import numpy as np
 
 
 class Checkpoint:
-    """A file of one search, with arrays by name: replaced now and then while it runs, and read when it runs again."""
+    """A file of one search, with arrays by name: replaced while it runs, and read when it runs again.
 
-    EVERY: ClassVar[float] = 2.0
-    """Seconds between two writings, at least."""
+    What took longer to compute than the file takes to write is written at once. What was quicker waits until writing
+    takes no more than a tenth of the time.
+    """
+
+    PATIENCE: ClassVar[float] = 10.0
+    """How many times as long as writing takes, quick results may wait."""
 
     def __init__(self, path: Any, kind: str, mark: str):
         """`mark` is the fingerprint of the search: a file with another one is refused."""
         self.path, self.kind, self.mark = Path(path), kind, mark
-        self.written = -np.inf
+        self.cost = 0.0
+        """Seconds that writing took the last time."""
+        self.asked = self.written = time.monotonic()
 
     def read(self) -> dict[str, Any] | None:
         """What an earlier run has left; None if there was none."""
@@ -33,6 +39,8 @@ class Checkpoint:
         from ..storage import read_file
 
         kept = read_file(self.path, self.kind)
+        if not isinstance(kept, dict):
+            raise self.unusable("it holds no arrays by name")
         if kept.get("mark") != self.mark:
             raise ValueError(
                 f"checkpoint {str(self.path)!r} is of another fit: give the same model, data and options as before, or "
@@ -40,17 +48,40 @@ class Checkpoint:
             )
         return kept
 
-    @property
-    def due(self) -> bool:
-        """Whether it is time to write again."""
-        return time.monotonic() - self.written >= self.EVERY
+    def array(self, kept: dict[str, Any], name: str, kind: str, *shape: int | None) -> np.ndarray:
+        """One of the arrays that were read, of this kind ("f" or "i") and shape, with None for any length."""
+        found = kept.get(name)
+        if not isinstance(found, np.ndarray) or found.dtype.kind != kind:
+            raise self.unusable(f"{name} must be an array of {'floats' if kind == 'f' else 'integers'}")
+        fits = len(shape) == found.ndim and all(n in (None, m) for n, m in zip(shape, found.shape, strict=True))
+        if not fits:
+            wanted = str(shape).replace("None", "any")
+            raise self.unusable(f"{name} must have shape {wanted}, and has {found.shape}")
+        return found
+
+    def unusable(self, why: str) -> ValueError:
+        """The error for a file whose contents no search can have written."""
+        from ..storage import FileFormatError
+
+        return FileFormatError(
+            f"checkpoint {str(self.path)!r} cannot be resumed from: {why}. Delete it to start anew, or give another "
+            "file"
+        )
+
+    def is_due(self) -> bool:
+        """Whether to write what has been computed since this was last asked."""
+        now = time.monotonic()
+        took, self.asked = now - self.asked, now
+        return took >= self.cost or now - self.written >= self.PATIENCE * self.cost
 
     def write(self, payload: dict[str, Any]) -> None:
         """Replace the file."""
         from ..storage import write_file
 
+        started = time.monotonic()
         write_file(self.path, self.kind, {"mark": self.mark, **payload})
-        self.written = time.monotonic()
+        self.asked = self.written = time.monotonic()
+        self.cost = self.written - started
 
 
 def fingerprint(objects: Any, arrays: Any, words: Any) -> str:

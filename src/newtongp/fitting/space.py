@@ -3,6 +3,7 @@
 `fit` searches among free numbers (`constraints.py`), with all rows or in batches: both begin and end here.
 """
 
+import copy
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,15 +17,23 @@ import numpy as np
 from ..fitted import FitResult, tied_names
 from ..guesses import Scales, guess, plausible, unit_of
 from ..model import Model
-from ..parameters import Learned, Slot, choose, values_of
+from ..parameters import Learned, Plausible, Slot, choose, left_alone, redundant, values_of
 from ..precision import in_double
-from ..results import ConvergenceWarning, InferenceError, Result, Status
+from ..results import ConvergenceWarning, FitWarning, InferenceError, Result, Status
 from ..wording import SEARCHES, inference_sentence
 
 _LARGEST_FREE = 60.0
 """Logarithms do not go further than this from their start."""
+_RELEASED = 14.0
+"""And not further than this without a weak prior: a factor of a million."""
 _SETTLED = 1e-6
 """A residual of inference with which `infer` by itself would have been content."""
+_NO_SLOPE = 1e-14
+"""A slope, as a share of the energy, that is nothing but rounding."""
+_UNSEEN = (
+    "Check that the model uses it, in operations that JAX can differentiate (not float(), NumPy functions, rounding, "
+    "comparisons or stop_gradient), and that some rows are observed."
+)
 _RATIOS = (0.15, 0.5, 2.0, 6.0)
 """Lengthscales to look at before the search, in units of the first guess."""
 
@@ -34,12 +43,20 @@ class Space:
 
     def __init__(self, model: Model, scales: Scales, wishes: Mapping[str, Any] | None, weak_priors: bool):
         self.learned = learned = choose(model, wishes)
+        self.notes = left_alone(model, wishes)
+        """What a user is to be told, by the parameter that it is about."""
+        self.redundant = redundant(model, wishes)
+        """Variances that are not learned, each with the one that it is multiplied by."""
         self.guessed = guess(model, scales, learned)
         """Values made from the data."""
         self.priors = [
             each.prior if each.prior is not None or not weak_priors else plausible(model, scales, each, start)
             for each, start in zip(learned, self.guessed, strict=True)
         ]
+        self.weak = [prior is not None and each.prior is None for prior, each in zip(self.priors, learned, strict=True)]
+        """Which of the priors nobody asked for."""
+        self.undetermined: list[str] = []
+        """What only a weak prior keeps where it is, as far as that was looked into."""
         self.slots: tuple[Slot, ...] = tuple(each.slot for each in learned)
         self.size = sum(slot.size for slot in self.slots)
         parts = [
@@ -47,6 +64,9 @@ class Space:
             for slot, each in zip(self.slots, learned, strict=True)
         ]
         self.units = np.concatenate(parts) if parts else np.zeros(0)
+        margins = [np.where(slot.constraint.logarithms(slot.shape), _LARGEST_FREE, np.inf) for slot in self.slots]
+        self.margins = np.concatenate(margins) if margins else np.zeros(0)
+        """How far from where it starts a search may take a free number."""
 
     def free_of(self, values: list[np.ndarray]) -> np.ndarray:
         """Values as free numbers."""
@@ -55,8 +75,9 @@ class Space:
 
     @in_double
     def values_at(self, free: np.ndarray) -> list[np.ndarray]:
-        """Free numbers as values."""
-        return [np.asarray(value) for value in _values(self.slots, free)]
+        """Free numbers as values, within the bounds that were set."""
+        values = zip(_values(self.slots, free), self.learned, strict=True)
+        return [_kept_inside(np.asarray(value), each) for value, each in values]
 
     def bounds(self, start: np.ndarray) -> list[tuple[float, float]]:
         """The least and largest free numbers."""
@@ -64,8 +85,9 @@ class Space:
         for each in self.learned:
             size, constraint = each.slot.size, each.slot.constraint
             here = start[begin : begin + size]
-            margin = np.where(constraint.logarithms(each.slot.shape), _LARGEST_FREE, np.inf)
-            low, high = here - margin, here + margin
+            margin = self.margins[begin : begin + size]
+            least, largest = constraint.limits()
+            low, high = np.maximum(here - margin, least), np.minimum(here + margin, largest)
             if each.lower is not None:
                 low = np.maximum(low, _finite(constraint.to_free(each.lower), -np.inf))
             if each.upper is not None:
@@ -77,10 +99,32 @@ class Space:
     @in_double
     def penalty(self, free: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the log of the prior density of the values, and its gradient in the free numbers."""
-        if not any(prior is not None for prior in self.priors):
+        return self._penalty(free, self.priors)
+
+    @in_double
+    def pull(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+        """The part of the penalty that weak priors have, and its gradient."""
+        priors = [prior if weak else None for prior, weak in zip(self.priors, self.weak, strict=True)]
+        return self._penalty(free, priors)
+
+    def _penalty(self, free: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
+        if not any(prior is not None for prior in priors):
             return 0.0, np.zeros(self.size)
-        value, slope = _negative_log_prior(jnp.asarray(free), self.priors, self.slots)
+        value, slope = _negative_log_prior(jnp.asarray(free), priors, self.slots)
         return float(value), np.asarray(slope)
+
+    def release(self, chosen: np.ndarray) -> "Space":
+        """The same without weak priors on these free numbers, which may not go quite as far in return."""
+        other = copy.copy(self)
+        other.margins = np.where(chosen, np.minimum(self.margins, _RELEASED), self.margins)
+        parts = np.split(chosen, np.cumsum([slot.size for slot in self.slots])[:-1])
+        others = zip(self.priors, self.weak, parts, self.slots, strict=True)
+        other.priors = [
+            _opened(prior, np.reshape(part, slot.shape)) if isinstance(prior, Plausible) and weak else prior
+            for prior, weak, part, slot in others
+        ]
+        other.weak = [weak and prior is not None for weak, prior in zip(self.weak, other.priors, strict=True)]
+        return other
 
     @property
     def wishes(self) -> tuple[list[Any], list[Any]]:
@@ -114,6 +158,29 @@ class Space:
             begin += each.slot.size
         return list(dict.fromkeys(names))
 
+    def names_of(self, chosen: np.ndarray) -> list[str]:
+        """The names of the parameters that one of these free numbers belongs to."""
+        parts = np.split(chosen, np.cumsum([slot.size for slot in self.slots])[:-1])
+        return [slot.name for slot, part in zip(self.slots, parts, strict=True) if np.any(part)]
+
+    def note_without_influence(self, seen: list[tuple[float, np.ndarray]]) -> None:
+        """Note parameters whose slope was zero, up to rounding, wherever an energy was computed."""
+        slopes = [np.abs(slope) / (1.0 + abs(energy)) for energy, slope in seen if np.isfinite(energy)]
+        if not slopes or self.size == 0:
+            return
+        moving = self.names_of(np.max(slopes, axis=0) > _NO_SLOPE)
+        still = [slot.name for slot in self.slots if slot.name not in moving]
+        for name in still if moving else []:
+            self.notes[name] = (
+                f"{name} has no influence on the energy: its gradient was zero wherever it was computed, so that the "
+                f"data say nothing of it. {_UNSEEN} Or say Fixed() of it."
+            )
+        if not moving:
+            self.notes["fit"] = (
+                f"Nothing was learned: the gradient of the energy in {', '.join(still)} was zero wherever it was "
+                f"computed, so that these are their starting values. {_UNSEEN}"
+            )
+
     def finish(
         self,
         free: np.ndarray,
@@ -138,7 +205,19 @@ class Space:
             evaluations=evaluations,
             seconds=time.perf_counter() - started,
             tied=tied_names(self.slots, result.model),
+            notes=self.notes,
+            undetermined=self.undetermined,
+            redundant=self.redundant,
         )
+
+
+def _opened(prior: Plausible, chosen: np.ndarray) -> Plausible | None:
+    """A plausible range that no longer ends for these entries."""
+    if not np.any(chosen):
+        return prior
+    if np.all(chosen):
+        return None
+    return Plausible(np.where(chosen, 1e-280, prior.lower), np.where(chosen, 1e280, prior.upper))
 
 
 _values = jax.jit(values_of, static_argnums=0)
@@ -159,11 +238,14 @@ def _finite(values: np.ndarray, otherwise: float) -> np.ndarray:
 def _kept_inside(value: np.ndarray, each: Learned) -> np.ndarray:
     low = -np.inf if each.lower is None else each.lower
     high = np.inf if each.upper is None else each.upper
-    return np.clip(value, low, high)
+    return np.asarray(np.clip(value, low, high))
 
 
 def report_failure(found: FitResult, throw: bool, stacklevel: int) -> None:
-    """Raise if inference failed, warn if it or the search did not converge; nothing without `throw`."""
+    """Raise if inference failed, warn if it or the search did not converge or was left with nothing to learn.
+
+    Without `throw`, nothing.
+    """
     if not throw:
         return
     if found.inference_status.failed:
@@ -171,6 +253,8 @@ def report_failure(found: FitResult, throw: bool, stacklevel: int) -> None:
     if not found.status.ok:
         sentence = SEARCHES.get(found.status, found.status.sentence)
         warnings.warn(f"{found.status.name.lower()}: {sentence}", ConvergenceWarning, stacklevel=stacklevel + 1)
+    if found.notes:
+        warnings.warn(" ".join(found.notes.values()), FitWarning, stacklevel=stacklevel + 1)
     if not found.inference_status.ok and not found.residual <= _SETTLED:
         ended = found.inference_status.name.lower()
         message = f"{ended} (residual {found.residual:.1e}): {inference_sentence(found)}"

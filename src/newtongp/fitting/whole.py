@@ -7,6 +7,7 @@ gone through again from its record, without computing anything, until the record
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -15,32 +16,35 @@ import jax
 import numpy as np
 import scipy.optimize
 
-from ..choices import check_choices
+from .. import memory
+from ..arguments import as_key, file_name, flag, tolerance, whole
+from ..choices import check_choices, starts_from_sweep
 from ..data import read_inputs
+from ..diagnosis import check_prior
 from ..fitted import FitResult
 from ..gaussian import Sites
 from ..guesses import guess, scales_of
-from ..infer import START_PRECISIONS, Run
+from ..infer import Run
+from ..kernels.definite import find_indefinite, is_own
 from ..loop import MOST_STEPS
 from ..model import Model
 from ..parameters import choose, with_values
-from ..precision import in_double, parameter, to_host
-from ..predict import as_key
+from ..precision import in_double, to_host
 from ..priors.by_name import for_columns
+from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
+from ..starts import START_PRECISIONS, inside_support, swept
 from ..steps import DoubleLoop
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
-from .errors import curvature, standard_errors
+from .errors import Spread, curvature, standard_errors
 from .space import Space, report_failure
 
 _INNER_TOLERANCE = 1e-7
-
-
-class _Enough(Exception):
-    """The search is over for a reason of its own."""
+_GRADIENTS = 4.0
+"""How many times the memory of inference its gradient takes."""
 
 
 class _Entry(NamedTuple):
@@ -66,12 +70,16 @@ class _Evaluator:
         positions = setup.problem.observed.shape[0]
         initial = getattr(method, "initial_precision", 0.01)
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
-        self.precisions = (np.nan, initial, *(precision for precision in START_PRECISIONS if precision > initial))
+        if starts_from_sweep(method, setup.problem.likelihood):
+            self.sites = to_host(swept(setup.problem, setup.data.x))
+        self.precisions = (-1.0, initial, *(precision for precision in START_PRECISIONS if precision > initial))
         self.best: tuple[float, np.ndarray, Any] | None = None
         self.last: Any = None
         """The report of the last evaluation."""
+        self.undefined = np.zeros(space.size, dtype=bool)
+        """Which free numbers had no finite slope somewhere, although there was an energy."""
         if keeper is not None:
-            self.replay, sites = keeper.read()
+            self.replay, sites = keeper.read(space.size, self.sites)
             self.sites = self.sites if sites is None else sites
 
     def __call__(self, free: np.ndarray) -> tuple[float, np.ndarray]:
@@ -83,6 +91,14 @@ class _Evaluator:
             self.best = total, entry.free, self.sites
         self.tell(len(self.record), total if self.best is None else self.best[0])
         return total, entry.gradient + slope
+
+    def at(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+        """The same, from the record where it has just that point."""
+        for entry in reversed(self.record):
+            if np.array_equal(entry.free, free):
+                penalty, slope = self.space.penalty(free)
+                return entry.energy + penalty, entry.gradient + slope
+        return self(free)
 
     def _next(self, free: np.ndarray) -> _Entry:
         number = len(self.record)
@@ -109,29 +125,52 @@ class _Evaluator:
 
     @in_double
     def _evaluate(self, free: np.ndarray) -> _Entry:
+        if not self._is_definite(free):
+            return _Entry(free, np.inf, np.zeros_like(free), Status.IMPROPER_POSTERIOR.value, 0)
         found = None
         # From the last sites, and where that fails from none, or from such as hold f near the prior mean.
         for precision in self.precisions:
-            found = objective.evaluate(
-                self.space.slots,
-                self.template,
-                free,
-                self.method,
-                self.step,
-                self.sites,
-                precision,
-                self.max_steps,
-                _INNER_TOLERANCE,
-            )
+            found = self._from(free, self.sites, precision)
             if found.usable:
-                self.sites = to_host(found.report.sites)
                 break
         assert found is not None
+        if not found.usable and self.best is None:
+            # Nothing has worked yet: the density may be zero at the prior mean.
+            model = with_values(self.space.slots, self.setup.model, self.space.values_at(free))
+            for sites in inside_support(self.setup.with_model(model).problem):
+                found = self._from(free, sites, np.nan)
+                if found.usable:
+                    break
         self.last = found.report
         status, steps = int(found.report.status), int(found.report.steps)
         if not found.usable:
+            self.undefined |= ~np.isfinite(np.asarray(found.gradient)) & np.isfinite(float(found.report.energy))
             return _Entry(free, np.inf, np.zeros_like(free), status, steps)
+        self.sites = to_host(found.report.sites)
         return _Entry(free, float(found.report.energy), np.asarray(found.gradient), status, steps)
+
+    def _from(self, free: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
+        """Inference from these sites, or from sites of this precision at the prior mean."""
+        return objective.evaluate(
+            self.space.slots,
+            self.template,
+            free,
+            self.method,
+            self.step,
+            sites,
+            precision,
+            self.max_steps,
+            _INNER_TOLERANCE,
+        )
+
+    def _is_definite(self, free: np.ndarray) -> bool:
+        """Whether the kernel is one with these hyperparameters; only those that a user has written need not be."""
+        setup = self.setup
+        kernel = getattr(setup.model.prior, "kernel", None)
+        if kernel is None or not is_own(kernel):
+            return True
+        prior = with_values(self.space.slots, setup.model, self.space.values_at(free)).prior
+        return find_indefinite(prior.kernel, setup.data.x, isinstance(prior, MarkovGP)) is None
 
 
 class _Search(NamedTuple):
@@ -144,57 +183,99 @@ class _Search(NamedTuple):
 
 
 def _search(evaluator: _Evaluator, start: np.ndarray, max_steps: int, tol: float, trace: list[float]) -> _Search:
-    """L-BFGS-B from one start."""
-    lowest: list[Any] = [np.inf, start]
+    """L-BFGS-B from one start, and again from where it stops as long as that is no optimum and it gets lower."""
     if max_steps == 0:
-        return _Search(evaluator(start)[0], start, Status.MAX_STEPS, 0)
-    units = evaluator.space.units
-
-    def bounded(scaled: np.ndarray) -> tuple[float, np.ndarray]:
-        free = scaled * units
-        total, slope = evaluator(free)
-        if np.isfinite(total):
-            if total < lowest[0]:
-                lowest[:] = [total, free]
-            return total, slope * units
-        if not np.isfinite(lowest[0]):
-            raise _Enough
-        # A wall: uphill from the best point, so that the line search turns back.
-        away = scaled - lowest[1] / units
-        height = 1e3 * (1.0 + abs(lowest[0]))
-        return lowest[0] + height, height * away / max(float(away @ away), 1e-12)
-
-    def note(_: Any) -> None:
-        trace.append(lowest[0])
-
-    bounds = [(low / unit, high / unit) for (low, high), unit in zip(evaluator.space.bounds(start), units, strict=True)]
-    try:
-        found = scipy.optimize.minimize(
-            bounded,
-            start / units,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=bounds,
-            callback=note,
-            options={"maxiter": max_steps, "maxfun": 20 * max_steps + 20, "ftol": 1e-12, "gtol": tol, "maxls": 30},
-        )
-    except _Enough:
-        return _Search(np.inf, start, Status.NON_FINITE, 0)
-    if found.status == 0:
-        status = Status.CONVERGED
-    elif found.status == 1:
-        status = Status.MAX_STEPS
-    else:
-        # The line search found nothing lower: at the bottom that is rounding, elsewhere it is not.
-        status = Status.CONVERGED if _slope_left(found, bounds) < 1e2 * tol else Status.STEP_TOO_SMALL
-    return _Search(float(lowest[0]), lowest[1], status, int(found.nit))
+        return _Search(evaluator.at(start)[0], start, Status.MAX_STEPS, 0)
+    lowest, iterations, status = _Lowest(evaluator, start), 0, Status.NON_FINITE
+    if not np.isfinite(lowest.total):
+        return _Search(np.inf, start, status, 0)
+    for _ in range(_ROUNDS):
+        before = lowest.total
+        status, taken = _descend(lowest, max_steps - iterations, tol, trace)
+        iterations += taken
+        if status is Status.CONVERGED:
+            break
+        if iterations >= max_steps or not lowest.total < before - _DECREASE * max(1.0, abs(before)):
+            break
+    return _Search(lowest.total, lowest.free, status, iterations)
 
 
-def _slope_left(found: Any, bounds: list[tuple[float, float]]) -> float:
-    """The largest slope in a direction that the bounds leave open."""
-    low, high = np.asarray(bounds).T
-    moved = np.clip(found.x - found.jac, low, high) - found.x
-    return float(np.max(np.abs(moved), initial=0.0))
+_ROUNDS = 5
+_DECREASE = 1e-12
+"""Of the energy: a smaller one ends a descent."""
+
+
+class _Lowest:
+    """The energy as a function of free numbers over their units, and the lowest point that was seen of it."""
+
+    def __init__(self, evaluator: _Evaluator, start: np.ndarray):
+        self.evaluator, self.units = evaluator, evaluator.space.units
+        low, high = np.asarray(evaluator.space.bounds(start)).T
+        self.low, self.high = low / self.units, high / self.units
+        self.scaled = np.clip(start / self.units, self.low, self.high)
+        inside = np.array_equal(self.scaled, start / self.units)
+        self.free = start if inside else self.scaled * self.units
+        self.total, slope = evaluator.at(self.free)
+        self.slope = slope * self.units
+
+    def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        """The energy and its slope; where it is far too high or none, a wall that a line search turns back from."""
+        if np.array_equal(scaled, self.scaled):
+            return self.total, self.slope
+        free = scaled * self.units
+        total, slope = self.evaluator(free)
+        height = 1e3 * (1.0 + abs(self.total))
+        # What an energy of 1e20 and its slope say of how far to turn back is lost to rounding.
+        if np.isfinite(total) and total < self.total + height:
+            if total < self.total:
+                self.total, self.free, self.scaled, self.slope = total, free, np.array(scaled), slope * self.units
+            return total, slope * self.units
+        away = scaled - self.scaled
+        return self.total + height, height * away / max(float(away @ away), 1e-12)
+
+    @property
+    def open_slope(self) -> np.ndarray:
+        """The slope in directions that the bounds leave open."""
+        return self.scaled - np.clip(self.scaled - self.slope, self.low, self.high)
+
+
+def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) -> tuple[Status, int]:
+    """L-BFGS-B from the lowest point: how it ended, and how many iterations it took.
+
+    Within bounds SciPy tries the whole gradient as its first step, however long. So energies are measured in the length
+    of the first gradient, which makes the step one of length 1 at most, and the tolerances with them.
+    """
+    scale = 1.0 / max(1.0, float(np.sqrt(np.sum(lowest.open_slope**2))))
+    size = max(1.0, abs(lowest.total))
+
+    def measured(scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        total, slope = lowest(scaled)
+        return scale * total, scale * slope
+
+    found = scipy.optimize.minimize(
+        measured,
+        lowest.scaled,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=list(zip(lowest.low.tolist(), lowest.high.tolist(), strict=True)),
+        callback=lambda _: trace.append(lowest.total),
+        options={
+            "maxiter": max_steps,
+            "maxfun": 20 * max_steps + 20,
+            "ftol": _DECREASE * size * scale / max(1.0, size * scale),
+            "gtol": tol * scale,
+            "maxls": 30,
+        },
+    )
+    # SciPy ends with success too where a step has changed nothing, for whatever reason. The slope must be small as
+    # well, or the curvature that the last steps have seen must say that there is nothing left to gain.
+    slope = lowest.open_slope
+    steepest, allowed = float(np.max(np.abs(slope), initial=0.0)), 1e2 * tol
+    if found.status == 1:
+        return Status.CONVERGED if steepest < tol else Status.MAX_STEPS, int(found.nit)
+    gain = scale * float(slope @ found.hess_inv(slope)) if found.hess_inv.n_corrs > 0 else np.inf
+    ended = steepest < allowed or 0.0 <= gain < allowed**2
+    return Status.CONVERGED if ended else Status.STEP_TOO_SMALL, int(found.nit)
 
 
 @in_double
@@ -218,18 +299,22 @@ def fit(
     throw: bool = True,
     batch_size: int | None = None,
     learning_rate: float = 0.05,
+    check_memory: bool = True,
 ) -> FitResult:
     """Learn the hyperparameters of the model from data, and infer the posterior with them.
 
-    Every hyperparameter of kernel, mean and likelihood is learned unless `parameters` says otherwise, a mapping from
-    names (see `newtongp.parameters`) to `Fixed()`, `Free(lower, upper, prior, start)` or `Tied(name)`. The method's own
+    Every hyperparameter that kernel, mean and likelihood declare (see `newtongp.learned`) is learned unless
+    `parameters` says otherwise, a mapping from names (see `newtongp.parameters`) to `Fixed()`, `Free(lower, upper,
+    prior, start)` or `Tied(name)`; a `FitWarning` names numbers that are not declared. The method's own
     energy is made as low as possible, by L-BFGS with exact gradients, until they are below `tol` in the logarithms of
     positive parameters and in others by their units; with priors on parameters, the energy minus their log density is
     (a MAP estimate). The search starts from the model's own values or from guesses made of the data, whichever have the
     lower energy, and again from `restarts` random places, which `key` decides.
 
-    With `weak_priors`, parameters that the data may leave undecided do not run away: see
-    `newtongp.parameters.Plausible`. `checkpoint` is a file to write what was found so far to, and to resume from. The
+    With `weak_priors`, parameters that the data leave undecided do not run away: see `newtongp.parameters.Plausible`.
+    They do not move what the data determine. What would not fit in memory raises MemoryError before it starts, unless
+    `check_memory=False`. Ctrl-C ends the search after the evaluation that is under way, with what was found until then
+    (`Status.INTERRUPTED`). `checkpoint` is a file to write what was found so far to, and to resume from. The
     result is that of `infer` with learned hyperparameters in `result.model`, and has a `summary()`.
 
     With `batch_size`, a `SparseGP` learns from so many rows at a time, by Adam with `learning_rate` in the logarithms
@@ -244,11 +329,15 @@ def fit(
     >>> result.status.name, bool(0.5 < result.parameters["kernel.lengthscale"] < 10.0)
     ('CONVERGED', True)
     """
-    _check_counts(max_steps=(max_steps, 0), restarts=(restarts, 0), inference_steps=(inference_steps, 1))
-    if inference_steps > MOST_STEPS:
-        raise ValueError(f"inference_steps must be at most {MOST_STEPS}, got {inference_steps}")
-    tol = float(parameter(tol, "tol", lower=0.0))
+    whole(max_steps, "max_steps", 0, such_as=100)
+    whole(restarts, "restarts", 0)
+    whole(inference_steps, "inference_steps", 1, MOST_STEPS, such_as=200)
+    tol = tolerance(tol, strict=True)
     key = as_key(key)
+    flags = {"weak_priors": weak_priors, "standard_errors": standard_errors, "progress": progress, "throw": throw}
+    for name, value in flags.items():
+        flag(value, name)
+    checkpoint = None if checkpoint is None else file_name(checkpoint, "checkpoint", "fit.checkpoint")
     if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
         from .batches import fit_in_batches
 
@@ -274,7 +363,9 @@ def fit(
     method, step = check_choices(model, method, step)
     if isinstance(step, DoubleLoop):
         raise ValueError("step=DoubleLoop() is for infer: leave step out of fit")
-    setup = _set_up(model, x, y)
+    with memory.checked(check_memory):
+        setup = _set_up(model, x, y)
+        memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
     space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
     keeper = None
     if checkpoint is not None:
@@ -286,7 +377,12 @@ def fit(
         try:
             for start in _starts(evaluator, int(restarts), key):
                 searches.append(_search(evaluator, start, int(max_steps), tol, trace))
-            if standard_errors and searches:
+            if searches:
+                lowest, bend = _without_pull(evaluator, min(searches, key=_total), int(max_steps), tol, trace)
+                searches.append(lowest)
+            if not standard_errors:
+                bend = None
+            elif bend is None and searches:
                 bend = curvature(evaluator, min(searches, key=_total).free, space.units)
         except KeyboardInterrupt:
             interrupted = True
@@ -295,16 +391,57 @@ def fit(
     return _finish(evaluator, searches, trace, interrupted, bend, started, throw)
 
 
-def _check_counts(**counts: tuple[Any, int]) -> None:
-    for name, (value, least) in counts.items():
-        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+_KNOWN = 2.0
+"""A standard error, of a logarithm, with which the data determine a value."""
+_STEEP = 0.5
+"""A slope against which the data may determine it elsewhere."""
+
+
+def _without_pull(
+    evaluator: _Evaluator, lowest: _Search, max_steps: int, tol: float, trace: list[float]
+) -> tuple[_Search, np.ndarray | None]:
+    """The optimum without those weak priors that pull at what the data determine, and the curvature there if known.
+
+    A weak prior is for what the data leave open. Where it acts, the search goes on without it. What ends in an optimum
+    with a curvature of its own is determined, and stays there; for the rest the weak prior is back.
+    """
+    bend = None
+    for _ in range(_ROUNDS):
+        space = evaluator.space
+        _, pull = space.pull(lowest.free)
+        held = pull != 0.0
+        if lowest.status is not Status.CONVERGED or not np.any(held):
+            break
+        if bend is None:
+            bend = curvature(evaluator, lowest.free, space.units)
+        if bend is None:
+            break
+        released = held & (_is_known(evaluator, lowest.free, bend) | (np.abs(pull) > _STEEP))
+        if np.any(released):
+            evaluator.space = space.release(released)
+            found = _search(evaluator, lowest.free, max_steps, tol, trace)
+            beyond = curvature(evaluator, found.free, space.units) if found.status is Status.CONVERGED else None
+            if beyond is not None and np.all(_is_known(evaluator, found.free, beyond)[released]):
+                lowest, bend = found, beyond
+                evaluator.best = found.total, found.free, evaluator.sites
+                continue
+            evaluator.space = space
+        evaluator.space.undetermined = space.names_of(held)
+        break
+    return lowest, bend
+
+
+def _is_known(evaluator: _Evaluator, free: np.ndarray, bend: np.ndarray) -> np.ndarray:
+    """Which free numbers the data, and what a user knows of them, determine without weak priors."""
+    weak = curvature(evaluator.space.pull, free, evaluator.space.units)
+    return Spread.of(bend - weak).errors < _KNOWN if weak is not None else np.zeros(free.shape, dtype=bool)
 
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
     """The model at its data, with one lengthscale a column where it leaves that open, and inducing inputs chosen."""
-    columns = read_inputs(x, model).shape[1]
-    model = Model(for_columns(model.prior, columns), model.likelihood)
+    inputs = read_inputs(x, model)
+    memory.require_rows(model.prior, inputs, times=_GRADIENTS)
+    model = Model(for_columns(model.prior, inputs.shape[1]), model.likelihood)
     setup = Setup(model, x, y)
     if isinstance(model.prior, SparseGP) and model.prior.inducing is None:
         # They stay where they are while the kernel changes: energies are then those of one and the same model.
@@ -327,7 +464,7 @@ def _starts(evaluator: _Evaluator, restarts: int, key: Any) -> Iterator[np.ndarr
         evaluator(space.middle)
         return
     for free in space.starts():
-        evaluator(free)
+        evaluator.at(free)
     yield space.middle if evaluator.best is None else evaluator.best[1]
     if restarts == 0:
         return
@@ -344,6 +481,14 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
     if evaluator.best is None and interrupted:
         raise KeyboardInterrupt
     if evaluator.best is None:
+        check_prior(setup.model.prior, setup.data.x, setup.problem.workspace)
+        if np.any(evaluator.undefined):
+            names = ", ".join(space.names_of(evaluator.undefined))
+            raise RuntimeError(
+                f"the energy has no finite derivative in {names}: a function in the model has none where it is used, "
+                "such as the square root of a distance at 0. Rewrite it there (jnp.where on both its argument and its "
+                "value), or say Fixed() of these parameters"
+            )
         raise RuntimeError(
             "no hyperparameters were found with which inference works: try infer with fixed ones first, to see why"
         )
@@ -360,8 +505,11 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
     model = with_values(space.slots, setup.model, space.values_at(free))
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, _INNER_TOLERANCE)
     result = run.result(evaluator.report_at(free, sites))
-    errors = standard_errors(space, free, bend)
+    spread = None if bend is None or not np.all(np.isfinite(bend)) else Spread.of(bend)
+    errors = standard_errors(space, free, spread)
+    space.note_without_influence([(entry.energy, entry.gradient) for entry in evaluator.record])
     found = space.finish(free, result, status, trace, len(evaluator.record), started, errors)
+    found.spread = None if spread is None else spread.matrix
     report_failure(found, throw, stacklevel=4)
     return found
 
@@ -375,18 +523,29 @@ class _Keeper:
         mark = fingerprint((setup.model, choices), arrays, (space.slots, inference_steps))
         self.file = Checkpoint(path, "newtongp fit checkpoint", mark)
 
-    def read(self) -> tuple[list[_Entry], Sites | None]:
-        """What an earlier run has left; nothing if there was none."""
+    def read(self, size: int, like: Sites) -> tuple[list[_Entry], Sites | None]:
+        """What an earlier run has left, for so many free numbers and such sites; nothing if there was none."""
         kept = self.file.read()
         if kept is None:
             return [], None
-        rows = zip(kept["free"], kept["energy"], kept["gradient"], kept["status"], kept["steps"], strict=True)
-        entries = [_Entry(free, float(e), slope, int(status), int(steps)) for free, e, slope, status, steps in rows]
-        return entries, Sites(kept["linear"], kept["precision"])
+        array = functools.partial(self.file.array, kept)
+        free = array("free", "f", None, size)
+        count = len(free)
+        energy, gradient = array("energy", "f", count), array("gradient", "f", count, size)
+        status, steps = array("status", "i", count), array("steps", "i", count)
+        sites = Sites(array("linear", "f", *like.linear.shape), array("precision", "f", *like.precision.shape))
+        if np.any(np.isnan(energy) | (energy == -np.inf)):
+            raise self.file.unusable("energies must be numbers, or infinite where inference broke down")
+        if not all(np.all(np.isfinite(each)) for each in (free, gradient, sites.linear, sites.precision)):
+            raise self.file.unusable("free, gradient, linear and precision must be finite")
+        if not np.all(np.isin(status, list(Status))):
+            raise self.file.unusable("status must hold endings of inference")
+        rows = zip(free, energy.tolist(), gradient, status.tolist(), steps.tolist(), strict=True)
+        return [_Entry(*row) for row in rows], sites
 
     def write(self, record: list[_Entry], sites: Sites, now: bool = False) -> None:
         """Replace the file by what is known by now."""
-        if not record or not (now or self.file.due):
+        if not record or not (now or self.file.is_due()):
             return
         self.file.write(
             {

@@ -5,13 +5,34 @@ filter and the smoother, `chunks` runs them on many pieces of the chain at once,
 information filter and what needs it, and `loops` makes XLA compile a loop as one kernel.
 """
 
-from .chain import Chain, block_diagonal, choose_pieces, cut, from_time, make_chain, observation_rows, time_of, to_time
+from .chain import (
+    Chain,
+    block_diagonal,
+    choose_pieces,
+    cut,
+    from_time,
+    in_time,
+    make_chain,
+    observation_rows,
+    positions,
+    time_of,
+    to_time,
+)
 from .loops import plain_loops
 from .normaliser import log_normaliser
-from .paths import draw_paths, forward, joint_covariance
+from .paths import draw_paths, forward, joint_covariance, with_marginals
 from .recursions import Step, predict_step, update_step
 from .scalar_sites import scalar_sites
-from .smoother import Smoothed, States, marginals, marginals_and_states, predicted, smoothed_states
+from .smoother import (
+    Smoothed,
+    States,
+    marginals,
+    marginals_and_states,
+    not_below_rounding,
+    predicted,
+    seen_from_later,
+    smoothed_states,
+)
 
 __all__ = [
     "Chain",
@@ -24,18 +45,23 @@ __all__ = [
     "draw_paths",
     "forward",
     "from_time",
+    "in_time",
     "joint_covariance",
     "log_normaliser",
     "make_chain",
     "marginals",
     "marginals_and_states",
+    "not_below_rounding",
     "observation_rows",
     "plain_loops",
+    "positions",
     "predict_step",
     "predicted",
     "scalar_sites",
+    "seen_from_later",
     "smoothed_states",
     "time_of",
     "to_time",
     "update_step",
+    "with_marginals",
 ]

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..linalg import psd_root, small_root
+from ..linalg import EPS, psd_root, small_root
 
 Number = Any
 Vector = Any
@@ -173,6 +173,18 @@ class Form(eqx.Module):
     @abc.abstractmethod
     def downdate(self, symmetric: Matrix, gain: Number, shrink: Number, vector: Vector, direction: Vector) -> Matrix:
         """P − g v vᵀ with v = P h and g = w / (1 + w hᵀPh), given also 1 / (1 + w hᵀPh)."""
+
+    @abc.abstractmethod
+    def spread(self, symmetric: Matrix, direction: Vector, column: Vector) -> Number:
+        """hᵀPh, given also P h; where it is rounding error, its size."""
+
+    @abc.abstractmethod
+    def with_column(self, symmetric: Matrix, direction: Vector, column: Vector) -> Matrix:
+        """P with this P h, where h is a single state; P as it is elsewhere."""
+
+    @abc.abstractmethod
+    def valued(self, value: Vector, slope: Vector) -> Vector:
+        """A vector with the value of one and the derivatives of another."""
 
     @abc.abstractmethod
     def rank_two(self, symmetric: Matrix, direction: Vector, vector: Vector, scale: Number) -> Matrix:
@@ -376,13 +388,32 @@ class Unrolled(Form):
     def downdate(self, symmetric, gain, shrink, vector, direction):
         scaled = self.scale(gain, vector)
         lowered = self._mirror(lambda i, j: _minus(symmetric[i][j], _times(scaled[i], vector[j])))
+        # The row that is observed shrinks as a whole, and need not be found as a small difference.
+        return self.with_column(lowered, direction, self.scale(shrink, vector))
+
+    def _single(self, direction) -> int | None:
+        """The state that a direction is, if it is one."""
         chosen = [i for i, entry in enumerate(direction) if not _is(entry, 0.0)]
-        if len(chosen) == 1 and _is(direction[chosen[0]], 1.0):
-            # The row that is observed shrinks as a whole, and need not be found as a small difference.
-            k = chosen[0]
-            for i, entry in enumerate(self.scale(shrink, vector)):
-                lowered[k][i] = lowered[i][k] = entry
-        return lowered
+        return chosen[0] if len(chosen) == 1 and _is(direction[chosen[0]], 1.0) else None
+
+    def spread(self, symmetric, direction, column):
+        single = self._single(direction)
+        if single is not None:
+            return column[single]
+        largest = _sum(_times(_times(h, h), symmetric[i][i]) for i, h in enumerate(direction))
+        return _resolved(_dot(direction, column), largest)
+
+    def with_column(self, symmetric, direction, column):
+        single = self._single(direction)
+        if single is None:
+            return symmetric
+        replaced = [list(row) for row in symmetric]
+        for i, entry in enumerate(column):
+            replaced[single][i] = replaced[i][single] = entry
+        return replaced
+
+    def valued(self, value, slope):
+        return [v if _is(v, 0.0) else s + jax.lax.stop_gradient(v - s) for v, s in zip(value, slope, strict=True)]
 
     def rank_two(self, symmetric, direction, vector, scale):
         def entry(i, j):
@@ -391,6 +422,11 @@ class Unrolled(Form):
             return _plus(lowered, _times(scale, _times(direction[i], direction[j])))
 
         return self._mirror(entry)
+
+
+def _resolved(found: Number, largest: Number) -> Number:
+    """A sum of terms as large as this, or its size where it is no more than their rounding error."""
+    return jnp.where(jnp.abs(found) < 8.0 * EPS * jnp.abs(largest), jnp.abs(found), found)
 
 
 def _stack_rows(rows: list[list[Number]]) -> Any:
@@ -568,7 +604,31 @@ class Arrays(Form):
         return self.pair(symmetric, step)
 
     def downdate(self, symmetric, gain, shrink, vector, direction):
-        return self.rank_one(symmetric, -gain, vector)
+        return self.with_column(self.rank_one(symmetric, -gain, vector), direction, self.scale(shrink, vector))
+
+    def _single(self, direction) -> int | None:
+        """The state that a direction is, if it is known to be one."""
+        if not isinstance(direction, np.ndarray) or np.count_nonzero(direction) != 1 or np.max(direction) != 1.0:
+            return None
+        return int(np.argmax(direction))
+
+    def spread(self, symmetric, direction, column):
+        single = self._single(direction)
+        if single is not None:
+            return column[..., single]
+        diagonal = jnp.sum(symmetric * _with_rank(np.eye(self.dimension), symmetric.ndim), axis=-1)
+        return _resolved(self.dot(direction, column), jnp.sum(direction**2 * diagonal, axis=-1))
+
+    def with_column(self, symmetric, direction, column):
+        single = self._single(direction)
+        if single is None:
+            return symmetric
+        here = np.arange(self.dimension) == single
+        row, across = _with_rank(here[None, :], symmetric.ndim), _with_rank(here[:, None], symmetric.ndim)
+        return jnp.where(row, column[..., :, None], jnp.where(across, column[..., None, :], symmetric))
+
+    def valued(self, value, slope):
+        return slope + jax.lax.stop_gradient(value - slope)
 
     def rank_two(self, symmetric, direction, vector, scale):
         along = self.combine(-vector, 0.5 * scale, direction)

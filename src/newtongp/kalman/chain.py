@@ -136,6 +136,13 @@ def choose_pieces(length: int, dimension: int, latents: int) -> int:
     return 2 ** int(np.log2(np.clip(length / 16, 1, most)))
 
 
+def positions(count: Any, pieces: int) -> Any:
+    """How many positions a chain of so many rows has in so many pieces."""
+    # Long chains are filled up to whole blocks of rows, in which they are worked on elsewhere too.
+    whole = pieces if count < 2**14 else math.lcm(pieces, 1024)
+    return -(-count // whole) * whole
+
+
 def cut(times: np.ndarray, rows: np.ndarray, pieces: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Times in rising order and the row that each is of, as positions of a chain in pieces.
 
@@ -143,9 +150,7 @@ def cut(times: np.ndarray, rows: np.ndarray, pieces: int) -> tuple[np.ndarray, n
     every row.
     """
     count = times.shape[0]
-    # Long chains are filled up to whole blocks of rows, in which they are worked on elsewhere too.
-    whole = pieces if count < 2**14 else math.lcm(pieces, 1024)
-    length = -(-count // whole) * whole
+    length = positions(count, pieces)
     fill = length - count
     times = from_time(np.concatenate([times, np.full(fill, times[-1])]), pieces)
     rows = from_time(np.concatenate([rows, np.full(fill, -1)]), pieces)

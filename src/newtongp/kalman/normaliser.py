@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 from . import loops
 from .chain import Chain
 from .chunks import elements_of, starts
-from .recursions import condition, directions, predict_step
+from .recursions import condition, directions, predict_step, settle
 from .smoother import collect, run_filter, run_smoother, steps_of
 
 
@@ -36,15 +36,16 @@ def _filter(chain, precision, linear):
     def body(carry, step):
         state, total = carry
         (mean, covariance), _ = predict_step(form, state, step)
-        shrinks = []
+        updates = []
         for direction, weight, tilt in zip(directions(form, step)[1], step.precision, step.linear, strict=True):
             at = form.dot(direction, mean)
-            spread = form.dot(direction, form.times(covariance, direction))
+            spread = form.spread(covariance, direction, form.times(covariance, direction))
             mean, covariance, update = condition(form, mean, covariance, direction, weight, tilt)
             gap = tilt - weight * at
             total = total + at * (tilt - 0.5 * weight * at) + 0.5 * spread * gap * update.innovation
-            shrinks.append(update.shrink)
-        return ((mean, covariance), total), tuple(shrinks)
+            updates.append(update)
+        covariance, _ = settle(form, covariance, step, updates)
+        return ((mean, covariance), total), tuple(update.shrink for update in updates)
 
     begin = starts(chain, elements_of(chain, steps))
     nothing = jnp.zeros(()) if chain.pieces == 1 else jnp.zeros(chain.pieces)

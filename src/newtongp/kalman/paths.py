@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..linalg import cholesky, psd_root, small_root, small_solve_lower, solve_lower
+from ..linalg import as_covariance, cholesky, psd_root, small_root, small_solve_lower, solve_lower
 from . import loops
 from .chain import Chain, observation_rows
 from .information import backward
@@ -87,13 +87,20 @@ def joint_covariance(
 ) -> Float[Array, "M D M D"]:
     """Cov of f between all pairs of chosen positions, in any order and repeated or not.
 
-    `covariances` are the smoothed ones of all states.
+    `covariances` are the smoothed ones of all states. PSD up to rounding.
     """
     order = jnp.argsort(chosen)
     back = jnp.argsort(order)
     at = chosen[order]
     joint = _joint_in_order(_products(chain, at), covariances[at], rows[at])
     return joint[back][:, :, back]
+
+
+def with_marginals(joint: Float[Array, "M D M D"], marginal: Float[Array, "M D D"]) -> Float[Array, "MD MD"]:
+    """The joint covariance with these covariances within positions, as a matrix that is PSD."""
+    count, latents = joint.shape[:2]
+    own = (jnp.arange(count)[:, None] == jnp.arange(count)[None, :])[:, None, :, None]
+    return as_covariance(jnp.where(own, marginal[:, :, None, :], joint).reshape(count * latents, -1))
 
 
 def _products(chain: Forward, chosen: Any) -> Float[Array, "M d d"]:

@@ -77,9 +77,37 @@ def update_step(form: Form, state: tuple[Vector, Matrix], step: Step) -> tuple[t
     for k, direction in enumerate(sites):
         mean, covariance, update = condition(form, mean, covariance, direction, step.precision[k], step.linear[k])
         updates.append(update)
-    columns = None if step.rotation is None else tuple(form.times(covariance, row) for row in rows)
+    covariance, columns = settle(form, covariance, step, updates)
     latents = tuple(form.dot(row, mean) for row in rows)
     return (mean, covariance), Filtered(tuple(updates), latents, columns)
+
+
+def settle(
+    form: Form, covariance: Matrix, step: Step, updates: list[Update]
+) -> tuple[Matrix, tuple[Vector, ...] | None]:
+    """The covariance after all of a position's sites, and its columns P Hⱼᵀ; None for one latent.
+
+    Taken from P they would be small differences of large numbers wherever sites are precise. Those along the sites'
+    own directions, P hₖ = (1 + wₖsₖ)⁻¹ P₋hₖ and what later sites of the position leave of it, are not, and P Hⱼᵀ is
+    a sum of them. Where a latent is one of the states, they are rows and columns of P.
+    """
+    if step.rotation is None:
+        return covariance, None
+    rows, sites = directions(form, step)
+    along: list[Vector] = []
+    for direction, precision, update in zip(sites, step.precision, updates, strict=True):
+        gain = precision * update.shrink
+        along = [form.combine(each, -gain * form.dot(direction, each), update.column) for each in along]
+        along.append(form.scale(update.shrink, update.column))
+    columns = []
+    for j, row in enumerate(rows):
+        total = form.scale(step.rotation[0][j], along[0])
+        for share, each in zip(step.rotation[1:], along[1:], strict=True):
+            total = form.combine(total, share[j], each)
+        columns.append(form.valued(total, form.times(covariance, row)))
+    for row, column in zip(rows, columns, strict=True):
+        covariance = form.with_column(covariance, row, column)
+    return covariance, tuple(columns)
 
 
 def condition(
@@ -87,7 +115,7 @@ def condition(
 ) -> tuple[Vector, Matrix, Update]:
     """N(m, P) times exp(a hᵀx − ½ w (hᵀx)²)."""
     column = form.times(covariance, direction)
-    shrink = 1.0 / (1.0 + precision * form.dot(direction, column))
+    shrink = 1.0 / (1.0 + precision * form.spread(covariance, direction, column))
     innovation = (linear - precision * form.dot(direction, mean)) * shrink
     mean = form.combine(mean, innovation, column)
     covariance = form.downdate(covariance, precision * shrink, shrink, column, direction)

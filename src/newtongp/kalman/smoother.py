@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from .. import linalg
 from . import loops
 from .chain import Chain, flatten, lay_out
 from .chunks import elements_of, ends, starts
@@ -20,6 +21,8 @@ class Smoothed(NamedTuple):
     mean: Float[Array, "T D"]
     covariance: Float[Array, "T D D"]
     weights: Float[Array, "T D"]
+    lost: Bool[Array, "T D"]
+    """Where a variance was lost to rounding, and the size of what rounding leaves of it is given in its place."""
     log_det: Float[Array, ""]
     """log det(I + ΛK)."""
     proper: Bool[Array, ""]
@@ -102,11 +105,18 @@ def smoothed_states(
     matrix = jnp.einsum("tji,tjk,tkl->til", onward, states.matrix[1:], onward)
     last = jnp.zeros_like(states.vector[:1]), jnp.zeros_like(states.matrix[:1])
     vector, matrix = jnp.concatenate([vector, last[0]]), jnp.concatenate([matrix, last[1]])
-    covariance = states.covariance
-    return (
-        states.mean + jnp.einsum("tij,tj->ti", covariance, vector),
-        covariance - jnp.einsum("tij,tjk,tkl->til", covariance, matrix, covariance),
-    )
+    return jax.vmap(seen_from_later)(states.mean, states.covariance, vector, matrix)
+
+
+def seen_from_later(
+    mean: Float[Array, " d"], covariance: Float[Array, "d d"], vector: Float[Array, " d"], matrix: Float[Array, "d d"]
+) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
+    """N(m + P r, P − P L P) for a state with mean m and covariance P, of which later sites say (r, L)."""
+    found = linalg.symmetrise(covariance - covariance @ matrix @ covariance)
+    least = 8.0 * linalg.EPS * jnp.abs(jnp.diagonal(covariance))
+    given = jnp.diagonal(found)
+    raised = found + jnp.diag(jnp.where(given < least, least - given, 0.0))
+    return mean + covariance @ vector, linalg.small_covariance(raised)
 
 
 def run_filter(chain: Chain, steps: Step, elements: Element | None, states: bool = False) -> tuple[Any, Any]:
@@ -143,10 +153,34 @@ def collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: b
         return jnp.stack([flatten(entry, chain.pieces) for entry in entries], axis=-1)
 
     log_det = -sum(jnp.sum(jnp.log(jnp.abs(update.shrink))) for update in filtered.updates)
+    covariance = jnp.stack([stack(row) for row in smoothed.covariance], axis=-2)
+    covariance, lost = not_below_rounding(covariance, stack(_filtered_variances(chain, filtered)))
     return Smoothed(
         stack(smoothed.mean),
-        jnp.stack([stack(row) for row in smoothed.covariance], axis=-2),
+        covariance,
         stack(smoothed.weight),
+        lost,
         jnp.asarray(log_det),
         is_proper(chain, steps, psd),
     )
+
+
+def _filtered_variances(chain: Chain, filtered: Filtered) -> list[Any]:
+    """The variance of every latent given all sites up to its position."""
+    form = chain.form
+    rows = form.observation(chain.weights)
+    if filtered.columns is None:
+        update = filtered.updates[0]
+        return [update.shrink * form.dot(rows[0], update.column)]
+    return [form.dot(row, column) for row, column in zip(rows, filtered.columns, strict=True)]
+
+
+def not_below_rounding(
+    covariance: Float[Array, "T D D"], filtered: Float[Array, "T D"]
+) -> tuple[Float[Array, "T D D"], Bool[Array, "T D"]]:
+    """Covariances as differences from filtered ones: PSD, with no variance below its rounding error."""
+    least = 8.0 * linalg.EPS * jnp.abs(jax.lax.stop_gradient(filtered))
+    found = jnp.diagonal(covariance, axis1=1, axis2=2)
+    lost = found < least
+    raised = linalg.symmetrise(covariance) + jax.vmap(jnp.diag)(jnp.where(lost, least - found, 0.0))
+    return jax.vmap(linalg.small_covariance)(raised), lost

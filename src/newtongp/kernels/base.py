@@ -12,6 +12,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..arguments import one_number, traced, whole
 from ..constraints import Positive, Real, learned
 from ..precision import parameter
 from .statespace import Block, multiply_blocks, scale_blocks
@@ -39,14 +40,9 @@ def hyperparameter(
 def whole_number(name: str, default: int, lower: int, upper: int | None = None) -> Any:
     """A field of a kernel that is an integer of at least `lower`: part of its structure, not learned."""
 
-    def convert(value):
-        is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-        if not is_integer or value < lower or (upper is not None and value > upper):
-            wanted = f"of at least {lower}" if upper is None else f"from {lower} to {upper}"
-            raise ValueError(f"{name} must be an integer {wanted}, got {value!r}")
-        return int(value)
-
-    return eqx.field(static=True, default=default, converter=convert)
+    return eqx.field(
+        static=True, default=default, converter=lambda value: whole(value, name, lower, upper, such_as=default)
+    )
 
 
 def check_length(values: Any, name: str, dimension: int) -> None:
@@ -100,7 +96,7 @@ class Kernel(eqx.Module):
         )
 
     def on(self, *dimensions: Any) -> "Kernel":
-        """This kernel, seeing only these columns of x."""
+        """This kernel, seeing only these columns of x, numbered from 0: `Matern52().on(0) + White().on(1)`."""
         return Active(self, dimensions)
 
     # NumPy would otherwise take `array * kernel` apart into an array of kernels.
@@ -286,10 +282,18 @@ def check_rows(kernel: Kernel, *inputs: Any) -> None:
 def gram(kernel: Kernel, x1: Float[Array, "N P"], x2: Float[Array, "M P"]) -> Float[Array, "N M"]:
     """The matrix k(x1, x2) over all pairs of rows."""
     check_rows(kernel, x1, x2)
-    return jax.vmap(lambda a: jax.vmap(lambda b: kernel.evaluate(a, b))(x2))(x1)
+    return jax.vmap(lambda a: jax.vmap(lambda b: _evaluated(kernel, a, b))(x2))(x1)
 
 
 def diagonal(kernel: Kernel, x: Float[Array, "N P"]) -> Float[Array, " N"]:
     """The variances k(x, x) of every row."""
     check_rows(kernel, x)
-    return jax.vmap(lambda a: kernel.evaluate(a, a))(x)
+    return jax.vmap(lambda a: _evaluated(kernel, a, a))(x)
+
+
+def _evaluated(kernel: Kernel, x1: Float[Array, " P"], x2: Float[Array, " P"]) -> Float[Array, ""]:
+    """k(x1, x2), where the kernel may be a user's own."""
+    name = f"`evaluate` of {type(kernel).__name__}"
+    with traced(name):
+        value = kernel.evaluate(x1, x2)
+    return one_number(value, name, "it sees one pair of rows, vectors, so sum over their columns or choose one")

@@ -10,6 +10,9 @@ from .base import Kernel, check_one_column, hyperparameter, whole_number
 from .bessel import scaled_bessel
 from .statespace import Block, ConstantBlock, OscillationBlock
 
+MOST_HARMONICS = 1000
+"""Each has two states, and a filter has matrices of all states."""
+
 
 class Periodic(Kernel):
     """Smooth functions that repeat exactly.
@@ -35,7 +38,7 @@ class Periodic(Kernel):
     period: Any = hyperparameter("period", 1.0)
     lengthscale: Any = hyperparameter("lengthscale", 1.0)
     variance: Any = hyperparameter("variance", 1.0, unit="f2")
-    harmonics: int = whole_number("harmonics", 10, lower=0)
+    harmonics: int = whole_number("harmonics", 10, lower=0, upper=MOST_HARMONICS)
 
     def evaluate(self, x1, x2):
         """k(x1, x2) for one pair of inputs."""

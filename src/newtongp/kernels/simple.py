@@ -56,7 +56,8 @@ class Linear(Kernel):
 class White(Kernel):
     """Independent values at distinct inputs: k = variance if x = x' in every column, else 0.
 
-    It is part of the latent function, not noise of a measurement: equal inputs share one value.
+    It is part of the latent function, not noise of a measurement: equal inputs share one value. `White().on(2)` is a
+    random effect: rows with the same number in column 2 share one value, those of other numbers are independent.
 
     >>> round(float(White(0.5).evaluate(jnp.zeros(2), jnp.zeros(2))), 4)
     0.5

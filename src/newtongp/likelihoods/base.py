@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..arguments import one_number, traced
 from ..precision import parameter
 from . import support as supports
 
@@ -71,7 +72,7 @@ class Likelihood(eqx.Module):
         raise NotImplementedError(_missing(self, "probabilities"))
 
     def cdf(self, y, f) -> Any:
-        """P(Y <= y | f), for one output."""
+        """P(Y <= y | f); of each output by itself where there are several."""
         raise NotImplementedError(_missing(self, "cdf"))
 
     def sample(self, key, f) -> Any:
@@ -142,36 +143,60 @@ def _output(likelihood: Likelihood, y: Float[Array, " P"]):
     return y[0] if likelihood.num_outputs == 1 else y
 
 
+def _returned(likelihood: Likelihood, method: str, *arguments: Any) -> Any:
+    """What a method of a likelihood, which may be a user's own, returns as an array."""
+    with traced(_name(likelihood, method)):
+        return jnp.asarray(getattr(likelihood, method)(*arguments))
+
+
+def _name(likelihood: Likelihood, method: str) -> str:
+    return f"`{method}` of {type(likelihood).__name__}"
+
+
+def _reshaped(likelihood: Likelihood, method: str, value: Any, shape: tuple[int, ...]) -> Any:
+    if value.size != np.prod(shape):
+        wanted = "one number" if np.prod(shape) == 1 else f"an array of shape {shape}"
+        raise ValueError(
+            f"{_name(likelihood, method)} must return {wanted} for one row of data, got shape {value.shape}: "
+            f"num_outputs is {likelihood.num_outputs}"
+        )
+    return jnp.reshape(value, shape)
+
+
 def row_log_prob(likelihood: Likelihood, y: Float[Array, " P"], f: Float[Array, " D"]) -> Float[Array, ""]:
     """log p(y | f), vectors in."""
-    return jnp.asarray(likelihood.log_prob(_output(likelihood, y), _latent(likelihood, f)))
+    value = _returned(likelihood, "log_prob", _output(likelihood, y), _latent(likelihood, f))
+    advice = "it sees one row of data, so return the log density of that row, summed over its outputs"
+    return one_number(value, _name(likelihood, "log_prob"), advice)
 
 
 def row_mean(likelihood: Likelihood, f: Float[Array, " D"]) -> Float[Array, " P"]:
     """E[y | f] as a vector."""
-    return jnp.reshape(likelihood.mean(_latent(likelihood, f)), (likelihood.num_outputs,))
+    value = _returned(likelihood, "mean", _latent(likelihood, f))
+    return _reshaped(likelihood, "mean", value, (likelihood.num_outputs,))
 
 
 def row_covariance(likelihood: Likelihood, f: Float[Array, " D"]) -> Float[Array, "P P"]:
     """Cov[y | f] as a matrix."""
     shape = (likelihood.num_outputs, likelihood.num_outputs)
-    return jnp.reshape(likelihood.covariance(_latent(likelihood, f)), shape)
+    return _reshaped(likelihood, "covariance", _returned(likelihood, "covariance", _latent(likelihood, f)), shape)
 
 
 def row_probabilities(likelihood: Likelihood, f: Float[Array, " D"]) -> Float[Array, " K"]:
     """P(y = k | f) of every class."""
-    return jnp.asarray(likelihood.probabilities(_latent(likelihood, f)))
+    return _returned(likelihood, "probabilities", _latent(likelihood, f))
 
 
 def row_cdf(likelihood: Likelihood, y: Float[Array, ""], f: Float[Array, " D"]) -> Float[Array, ""]:
     """P(Y <= y | f)."""
-    return jnp.asarray(likelihood.cdf(y, _latent(likelihood, f)))
+    advice = "it sees one value of y, so return the probability of that"
+    return one_number(_returned(likelihood, "cdf", y, _latent(likelihood, f)), _name(likelihood, "cdf"), advice)
 
 
 def row_sample(likelihood: Likelihood, key, f: Float[Array, " D"]) -> Float[Array, " P"]:
     """A draw of y given f, as a vector."""
-    draw = jnp.asarray(likelihood.sample(key, _latent(likelihood, f)), dtype=f.dtype)
-    return jnp.reshape(draw, (likelihood.num_outputs,))
+    draw = _returned(likelihood, "sample", key, _latent(likelihood, f)).astype(f.dtype)
+    return _reshaped(likelihood, "sample", draw, (likelihood.num_outputs,))
 
 
 def row_expected_log_prob(likelihood: Likelihood, y, mean, covariance):

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..arguments import whole
 from ..constraints import Between, Positive, Real, learned
 from ..precision import parameter
 from . import links
@@ -88,9 +89,7 @@ class Softmax(Likelihood):
 
     def __init__(self, num_classes):
         """`num_classes` is at least 2."""
-        if not isinstance(num_classes, (int, np.integer)) or isinstance(num_classes, bool) or num_classes < 2:
-            raise ValueError(f"num_classes must be an integer of at least 2, got {num_classes!r}")
-        self.num_classes = int(num_classes)
+        self.num_classes = whole(num_classes, "num_classes", 2)
 
     @property
     def num_latents(self) -> int:

@@ -160,6 +160,8 @@ class StudentT(Likelihood):
 class Gamma(Likelihood):
     """Positive outputs of a fixed shape: y ~ Gamma(shape, scale = link(f)), with mean shape * link(f).
 
+    link(f) is the scale and not the mean: with the exponential link, log E[y | f] = f + log(shape).
+
     >>> float(Gamma(shape=2.0).mean(0.0))
     2.0
     """

@@ -23,7 +23,7 @@ def _positive_rows(value, name: str):
 def _positive_integer_rows(value, name: str):
     array = _positive_rows(value, name)
     if not isinstance(array, Tracer) and np.any(array != np.round(array)):
-        raise ValueError(f"{name} must be positive integers, got {value!r}")
+        raise ValueError(f"{name} must be positive integers, got {value!r}: round what is not whole")
     return array
 
 

@@ -114,11 +114,10 @@ def lapse_rate(lapse):
     >>> lapse_rate(0.5)
     Traceback (most recent call last):
         ...
-    ValueError: lapse must be at least 0 and less than 0.5, got 0.5
+    ValueError: lapse must be at least 0 and less than 0.5, got 0.5: it is a small share of y, such as 0.01
     """
-    lapse = parameter(lapse, "lapse")
-    if not isinstance(lapse, Tracer) and not 0.0 <= lapse < 0.5:
-        raise ValueError(f"lapse must be at least 0 and less than 0.5, got {float(lapse)}")
+    remedy = "it is a small share of y, such as 0.01"
+    lapse = parameter(lapse, "lapse", lower=0.0, upper=0.5, strict=(False, True), remedy=remedy)
     return None if not isinstance(lapse, Tracer) and lapse == 0.0 else lapse
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .. import linalg
+from ..arguments import whole
 from ..constraints import Covariance, Positive, Real, learned
 from ..precision import parameter
 from . import links
@@ -171,7 +172,7 @@ class AmplitudeDemodulation(_OneSignal):
 
     def __init__(self, num_subbands, mixing=None, variance=0.1, link="softplus"):
         """`mixing` is a non-negative matrix (subbands x modulators); `variance` > 0; `link` is "softplus" or "exp"."""
-        self.num_subbands = _size(num_subbands, "num_subbands")
+        self.num_subbands = whole(num_subbands, "num_subbands")
         self.mixing = None if mixing is None else _mixing_weights(mixing, self.num_subbands)
         self.num_modulators = self.num_subbands if self.mixing is None else self.mixing.shape[1]
         self.variance = parameter(variance, "variance", lower=0.0)
@@ -229,10 +230,9 @@ class _Vector(Likelihood):
         return noise if noise.ndim == 2 else jnp.diag(jnp.broadcast_to(noise, (self.outputs,)))
 
     def cdf(self, y, f):
-        """P(Y <= y | f), for one output."""
-        if self.outputs != 1:
-            raise NotImplementedError(f"{type(self).__name__} has a `cdf` for one output, and here are {self.outputs}")
-        return ndtr((y - self.mean(f)) / jnp.sqrt(self._noise_matrix()[0, 0]))
+        """P(Y <= y | f), of each output by itself."""
+        scale = jnp.sqrt(jnp.diagonal(self._noise_matrix()))
+        return ndtr((y - self.mean(f)) / (scale[0] if self.outputs == 1 else scale))
 
     def sample(self, key, f):
         """A draw of y given f."""
@@ -262,7 +262,7 @@ class RegressionNetwork(_Vector):
 
     def __init__(self, outputs, nodes, covariance, weight_offset=0.0):
         """`covariance` is Σ, or a number or vector of variances; `weight_offset` a number, or a matrix like W."""
-        self.outputs, self.nodes = _size(outputs, "outputs"), _size(nodes, "nodes")
+        self.outputs, self.nodes = whole(outputs, "outputs"), whole(nodes, "nodes")
         self.noise = _noise(covariance, self.outputs)
         self.weight_offset = parameter(weight_offset, "weight_offset", max_ndim=2)
         if self.weight_offset.shape not in ((), (self.outputs, self.nodes)):
@@ -441,12 +441,6 @@ def _log_expected_linear(likelihood, y, mean, covariance, power: float):
 # What users give --------------------------------------------------------------------------------
 
 
-def _size(value, name: str) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
-    return int(value)
-
-
 def _matrix(value, name: str, meaning: str):
     matrix = parameter(value, name, max_ndim=2)
     if matrix.ndim != 2:
@@ -459,7 +453,7 @@ def _mixing_weights(value, rows: int):
     if mixing.shape[0] != rows:
         raise ValueError(f"mixing must have one row a subband, {rows}, got shape {mixing.shape}")
     if not isinstance(mixing, Tracer) and np.any(mixing < 0.0):
-        raise ValueError(f"mixing must not be negative, got {value!r}")
+        raise ValueError(f"mixing must not be negative, got {value!r}: give amounts of at least 0")
     return mixing
 
 

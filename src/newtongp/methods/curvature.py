@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from ..arguments import flag
 from ..cubature import Cubature, has_negative_weights
 from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood
@@ -180,7 +181,7 @@ class QuasiNewton(Curvature):
         self.steepest = None if steepest is None else parameter(steepest, "steepest", lower=1.0, strict=False)
         self.damping = None if damping is None else parameter(damping, "damping", lower=0.0, upper=1.0)
         self.initial = None if initial is None else parameter(initial, "initial", lower=0.0)
-        self.blend = bool(blend)
+        self.blend = flag(blend, "blend")
 
     def evaluate(self, target, likelihood, y, marginal, cubature, expansion):
         return expansion.hessian

@@ -85,7 +85,7 @@ def PosteriorLinearisation(
         if slope != "derivative":
             raise ValueError('slope="regression" belongs to order=1: leave it out for order=2')
         return Method(SecondOrderLinearisation(), curvature or Exact(), safeguard, cubature)
-    raise ValueError(f"order must be 1 or 2, got {order!r}")
+    raise ValueError(f"order must be 1 or 2, got {order!r}: write order=1 for the usual form")
 
 
 def Taylor(
@@ -117,10 +117,8 @@ class FirstOrderVI(eqx.Module):
 
 
 def _power(power: float) -> float:
-    value = float(parameter(power, "power"))
-    if not 0.0 < value <= 1.0:
-        raise ValueError(f"power must be greater than 0 and at most 1, got {power!r}")
-    return value
+    remedy = "PowerEP(1.0) is expectation propagation, and VI() the limit at power 0"
+    return float(parameter(power, "power", lower=0.0, upper=1.0, strict=(True, False), remedy=remedy))
 
 
 def _refuse_rule(cubature: Cubature | None, name: str) -> None:

@@ -219,6 +219,10 @@ class PowerDensity(Target):
     value_in_energy = True
     alpha: float = eqx.field(static=True)
 
+    def __check_init__(self):
+        if not 0.0 < self.alpha <= 1.0:
+            raise ValueError(f"alpha must be greater than 0 and at most 1, got {self.alpha!r}: use 1.0 for EP")
+
     @property
     def power(self) -> float:
         return self.alpha
@@ -315,6 +319,10 @@ class StatisticalLinearisation(Target):
     energy = "pep"
     needs_moments = True
     slope: str = eqx.field(static=True, default="derivative")
+
+    def __check_init__(self):
+        if self.slope not in ("derivative", "regression"):
+            raise ValueError(f'slope must be "derivative" or "regression", got {self.slope!r}')
 
     def expand(self, likelihood, y, marginal, cubature):
         rule = moment_rule(likelihood, cubature)

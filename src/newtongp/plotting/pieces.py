@@ -79,7 +79,7 @@ def read_levels(levels: Any) -> list[float]:
     except NotRealError:
         raise ValueError(f"levels must be numbers such as 0.95, got {levels!r}") from None
     if given.size == 0:
-        raise ValueError(f"levels must have at least one number such as 0.95, got {levels!r}")
+        raise ValueError(f"levels must have at least one number such as 0.95, got {levels!r}: write levels=0.95")
     if not np.all((given > 0.0) & (given < 1.0)):
         raise ValueError(f"levels must lie strictly between 0 and 1, got {levels!r}: write 0.95 for 95 %")
     return sorted({float(level) for level in given}, reverse=True)

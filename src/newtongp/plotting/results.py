@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import data as data_room
+from ..arguments import flag
 from ..results import Result
 from .lines import plot_line
 from .maps import plot_map
@@ -43,7 +44,7 @@ def plot_result(
     2
     """
     require_matplotlib()
-    widest_first = read_levels(levels)
+    widest_first, latents = read_levels(levels), flag(latents, "latents")
     if result.data is None:
         if grid is None:
             raise ValueError("grid is needed where the data was read in chunks: give the inputs to predict at")

@@ -2,7 +2,7 @@
 
 import abc
 import functools
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -123,6 +123,13 @@ class Prior(eqx.Module):
     @abc.abstractmethod
     def check_inputs(self, x: np.ndarray) -> None:
         """Raise ValueError if this prior cannot be used on these inputs."""
+
+    memory_remedy: ClassVar[str] = "give fewer rows"
+    """What to do where there is not enough memory."""
+
+    def memory(self, x: np.ndarray) -> float:
+        """About how many bytes inference at these inputs takes; 0 for a prior that does not say."""
+        return 0.0
 
     def place(self, x: np.ndarray) -> "Place":
         """Where each row of the data goes, decided before anything is traced."""

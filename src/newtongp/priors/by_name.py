@@ -38,6 +38,12 @@ def read_kernel(kernel: Any, mean: Any) -> tuple[Any, Any, bool]:
     return kernel, mean, False
 
 
+def is_named(kernel: Any) -> bool:
+    """Whether a kernel, or one for each of several latents, is of a class that has a name."""
+    parts = kernel.kernels if isinstance(kernel, Independent) else (kernel,)
+    return all(type(part) is type(parts[0]) and type(part).__name__ in _KERNELS for part in parts)
+
+
 def for_latents(prior: Any, count: int) -> Any:
     """A prior by name with as many latents as a likelihood has; any other as it is."""
     if not getattr(prior, "by_name", False) or prior.num_latents == count or prior.num_latents != 1:

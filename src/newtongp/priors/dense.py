@@ -7,7 +7,7 @@ taken, so singular K (repeated inputs, very smooth kernels) needs neither jitter
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -19,7 +19,7 @@ from .. import linalg
 from ..gaussian import Gaussian, Sites
 from ..kernels import Independent, Kernel, diagonals, grams, num_latents
 from ..means import as_mean
-from ..precision import on_host
+from ..precision import on_host, warn_of_lost
 from .base import Conditioned, Posterior, Prior, Workspace, draws_of, over_pairs
 from .by_name import read_kernel
 
@@ -54,6 +54,12 @@ class GP(Prior):
         self.kernel.check_inputs(x.shape[1])
         self.kernel.check_values(x)
 
+    memory_remedy: ClassVar[str] = "use SparseGP(kernel, inducing=500), or MarkovGP(kernel) if x has one column"
+
+    def memory(self, x: np.ndarray) -> float:
+        # Covariances of all rows and latents: the prior's, the posterior's, and factors on the way between them.
+        return 6.0 * 8.0 * (x.shape[0] * float(self.num_latents)) ** 2
+
     def prepare(self, x: Float[Array, "N P"]) -> "DenseWorkspace":
         return DenseWorkspace(x, self.mean.means(x), grams(self.kernel, x, x))
 
@@ -63,7 +69,7 @@ class GP(Prior):
         def of_factors(factors: _Factors):
             return _mean_and_covariance(workspace, sites, factors), factors.stored()
 
-        (weights, shift, covariance, log_det), (factor, overlap, negative_factor) = _by_signature(
+        (weights, shift, covariance, log_det), (factor, lift, overlap, negative_factor) = _by_signature(
             workspace, positive, negative, of_factors
         )
         return DensePosterior(
@@ -75,6 +81,7 @@ class GP(Prior):
             positive,
             negative,
             factor,
+            lift,
             overlap,
             negative_factor,
         )
@@ -163,6 +170,8 @@ class _Factors(NamedTuple):
     positive: Float[Array, "N D D"]
     negative: Float[Array, "N D D"] | None
     factor: Float[Array, "ND ND"]
+    lift: Float[Array, ""]
+    """ε, where B + ε diag(B) was factorised; zero unless rounding had made B indefinite."""
     half: Float[Array, "ND ND"]
     overlap: Float[Array, "ND ND"] | None
     negative_factor: Float[Array, "ND ND"] | None
@@ -171,50 +180,128 @@ class _Factors(NamedTuple):
     proper: Bool[Array, ""]
 
     def variances(self, workspace: DenseWorkspace) -> Float[Array, "N D D"]:
-        """The D × D blocks of C on the diagonal."""
-        latents = workspace.gram.shape[0]
-        prior = jax.vmap(jnp.diag, in_axes=1)(jnp.diagonal(workspace.gram, axis1=1, axis2=2))
-        blocks = prior - _block_diagonal(self.half, latents)
-        if self.negative_half is not None:
-            return blocks + _block_diagonal(self.negative_half, latents)
-        return jax.vmap(_bounded_by_site)(blocks, self.positive, prior)
+        """The D × D blocks of C on the diagonal, PSD.
 
-    def stored(self) -> tuple[Array, Array, Array]:
-        """What prediction needs: L_B, V R₋ and L_E (zero and identity for PSD sites)."""
+        Where sites are weak, C₊ = K − VᵀV, with an error of rounding's size relative to K. Where a site is strong
+        (rᵀKr > 1 for a column r of R₊), R₊ᵀC₊R₊ = I − B⁻¹, with an error of rounding's size relative to Λ⁻¹. Where
+        inputs are so close that K is singular to rounding, both errors grow with ΛK. Nothing is below its own error.
+        """
+        latents = workspace.gram.shape[0]
+        prior = jnp.diagonal(workspace.gram, axis1=1, axis2=2).T
+        strength = _strength(self.positive, prior)
+        weak = jax.vmap(jnp.diag)(prior) - _block_diagonal(self.half, latents)
+        weak = _not_below(weak, _rounding(self.factor, self.lift, strength, self.half, prior))
+        inverse = _inverse_factor(self.factor, self.lift, strength, _project_right(self.half, self.positive))
+        shrunk = jnp.eye(latents)[None] - _block_diagonal(inverse, latents)
+        lost = 4.0 * linalg.EPS * (1.0 + jnp.max(strength)) * (1.0 - jnp.diagonal(shrunk, axis1=1, axis2=2))
+        shrunk = _not_below(shrunk, jnp.clip(lost, 0.0, 1.0))
+        if latents == 1:
+            strong = strength[:, :, None] > 1.0
+            blocks = jnp.where(strong, shrunk / jnp.where(strong, self.positive, 1.0) ** 2, weak)
+        else:
+            mixed = _blocks_between(inverse, self.half, latents)
+            blocks = jax.vmap(_joined)(weak, mixed, shrunk, self.positive, strength)
+        if self.negative_half is not None:
+            blocks = blocks + _block_diagonal(self.negative_half, latents)
+        return jax.vmap(linalg.small_covariance)(blocks)
+
+    def stored(self) -> tuple[Array, Array, Array, Array]:
+        """What prediction needs: L_B, its lift, V R₋ and L_E (zero and identity for PSD sites)."""
         if self.overlap is None or self.negative_factor is None:
             size = self.factor.shape[0]
-            return self.factor, jnp.zeros((size, size)), jnp.eye(size)
-        return self.factor, self.overlap, self.negative_factor
+            return self.factor, self.lift, jnp.zeros((size, size)), jnp.eye(size)
+        return self.factor, self.lift, self.overlap, self.negative_factor
+
+
+# Variances that are small beside the prior's ------------------------------------------------------
+
+
+def _strength(roots: Float[Array, "N D D"], prior: Float[Array, "N D"]) -> Float[Array, "N D"]:
+    """rᵀKr of every column r of every row's root: how much more precise than the prior it is."""
+    return jnp.einsum("ndr,nd->nr", roots**2, prior)
+
+
+def _not_below(blocks: Float[Array, "N D D"], least: Float[Array, "N D"]) -> Float[Array, "N D D"]:
+    """Blocks whose diagonals are raised to what is least."""
+    found = jnp.diagonal(blocks, axis1=1, axis2=2)
+    return blocks + jax.vmap(jnp.diag)(jnp.where(found < least, least - found, 0.0))
+
+
+def _inverse_factor(
+    factor: Float[Array, "ND ND"], lift: Float[Array, ""], strength: Float[Array, "N D"], seen: Float[Array, "ND ND"]
+) -> Float[Array, "ND ND"]:
+    """T = L_B⁻¹, from V R: nothing is solved.
+
+    L_B⁻¹(B − I) = L_Bᵀ − T, so that below the diagonal −V R is T itself; with a lift, T(I + ε diag(B)).
+    """
+    scales = 1.0 + lift * (1.0 + strength.reshape(-1))
+    return jnp.diag(1.0 / jnp.diagonal(factor)) - jnp.tril(seen, -1) / scales[None, :]
+
+
+def _blocks_between(left: Float[Array, "A ND"], right: Float[Array, "A ND"], latents: int) -> Float[Array, "N D D"]:
+    """The D × D diagonal blocks of leftᵀ right."""
+    columns = (left.shape[0], -1, latents)
+    return jnp.einsum("anr,and->nrd", left.reshape(columns), right.reshape(columns))
+
+
+def _joined(
+    weak: Float[Array, "D D"],
+    mixed: Float[Array, "D D"],
+    shrunk: Float[Array, "D D"],
+    root: Float[Array, "D D"],
+    strength: Float[Array, " D"],
+) -> Float[Array, "D D"]:
+    """C of one row: RᵀCR = I − B⁻¹ and RᵀC = B⁻¹RᵀK along the strong columns of R, K − VᵀV across them."""
+    lengths = jnp.sum(root**2, axis=0)
+    strong = strength > 1.0
+    units = jnp.where(strong[None, :], root / jnp.sqrt(jnp.where(strong, lengths, 1.0))[None, :], 0.0)
+    scaled = units / jnp.sqrt(jnp.where(strong, lengths, 1.0))[None, :]
+    across = jnp.eye(root.shape[0]) - units @ units.T
+    between = scaled @ mixed @ across
+    return linalg.symmetrise(scaled @ shrunk @ scaled.T + between + between.T + across @ weak @ across)
+
+
+_PLAIN = 1e-8
+"""Relative errors of variances below this are not looked into."""
+
+
+def _rounding(
+    factor: Float[Array, "ND ND"],
+    lift: Float[Array, ""],
+    strength: Float[Array, "N D"],
+    half: Float[Array, "ND MD"],
+    prior: Float[Array, "M D"],
+) -> Float[Array, "M D"]:
+    """What rounding may have done to K** − V*ᵀV*; zero where it is known to be far less than that.
+
+    Entries of B have errors of rounding's size relative to √(BᵢᵢBⱼⱼ), and V*ᵀV* = wᵀBw with w = L_B⁻ᵀV*: the error is
+    (Σᵢ √Bᵢᵢ |wᵢ|)² times that. It is no more than the variance itself times the size of B.
+    """
+    factor, lift, strength, half, prior = jax.lax.stop_gradient((factor, lift, strength, half, prior))
+    sizes = 1.0 + strength.reshape(-1)
+
+    def looked_into():
+        weights = jnp.abs(linalg.solve_lower(factor, half, transpose=True))
+        error = 4.0 * linalg.EPS * (prior.reshape(-1) + (jnp.sqrt(sizes) @ weights) ** 2)
+        return (error + lift * (sizes @ weights**2)).reshape(prior.shape)
+
+    precise = sizes.shape[0] * linalg.EPS * jnp.max(sizes, initial=0.0) > _PLAIN
+    return jax.lax.cond(precise, looked_into, lambda: jnp.zeros(prior.shape))
 
 
 _LARGEST_RATIO = 1e13
-"""Of a site's precision to the prior's: beyond it K − VᵀV is rounding error."""
-
-
-def _bounded_by_site(
-    covariance: Float[Array, "D D"], root: Float[Array, "D D"], prior: Float[Array, "D D"]
-) -> Float[Array, "D D"]:
-    """C of one row, no larger than its own site allows: tr(ΛC) ≤ D where all sites are PSD.
-
-    Where a site is so precise that C = K − VᵀV is rounding error, the site alone decides.
-    """
-    size = covariance.shape[0]
-    precision = root @ root.T
-    lost = jnp.trace(precision @ prior) > size * _LARGEST_RATIO
-    alone = linalg.small_solve_psd(precision + jnp.eye(size) / jnp.trace(prior), jnp.eye(size))
-    covariance = jnp.where(lost, alone, covariance)
-    share = jnp.trace(precision @ covariance) / size
-    return covariance / jnp.maximum(share, 1.0)
+"""Of a site's precision to the prior's: beyond it, negative sites beside it are not told from rounding."""
 
 
 def _factorise(workspace: DenseWorkspace, positive: Float[Array, "N D D"]) -> _Factors:
     """Condition on PSD sites: one Cholesky factor and one triangular solve."""
     projected = _project(positive, workspace.gram)
     matrix = _project_right(projected, positive) + jnp.eye(projected.shape[0])
-    factor = linalg.cholesky(matrix)
+    factor, lift = linalg.lifted_cholesky(matrix)
     half = linalg.solve_lower(factor, projected)
     proper = jnp.all(jnp.isfinite(jnp.diagonal(factor)))
-    return _Factors(positive, None, factor, half, None, None, None, linalg.log_det_from_cholesky(factor), proper)
+    log_det = linalg.log_det_from_cholesky(factor)
+    return _Factors(positive, None, factor, lift, half, None, None, None, log_det, proper)
 
 
 def _factorise_indefinite(
@@ -231,6 +318,7 @@ def _factorise_indefinite(
         positive,
         negative,
         first.factor,
+        first.lift,
         first.half,
         overlap,
         factor,
@@ -298,7 +386,12 @@ def _log_normaliser(workspace, sites, shift, log_det) -> Float[Array, ""]:
 
 
 class DensePosterior(Posterior):
-    """q(f) of a dense GP."""
+    """q(f) of a dense GP.
+
+    At new inputs variances are K** − V*ᵀV*, with an error of rounding's size relative to the prior variance (more where
+    the mean extrapolates). Those that are smaller than their own error are lost: a bound on it is given in their place,
+    with a `RoundingWarning`. No variance is negative, and joint covariances are PSD.
+    """
 
     marginals: Gaussian
     log_normaliser: Any
@@ -308,36 +401,64 @@ class DensePosterior(Posterior):
     positive: Any
     negative: Any
     factor: Any
+    lift: Any
     overlap: Any
     negative_factor: Any
 
     @on_host
-    @jax.jit
-    def predict(self, x: Float[Array, "M P"]) -> Gaussian:
-        cross, half, negative_half = self._halves(x)
-        latents = self.prior.num_latents
-        prior = jax.vmap(jnp.diag, in_axes=1)(diagonals(self.prior.kernel, x))
-        covariance = prior - _block_diagonal(half, latents) + _block_diagonal(negative_half, latents)
-        return Gaussian(self._mean(x, cross), covariance)
+    def predict(self, x: Any) -> Gaussian:
+        found, lost = _predict(self, x)
+        warn_of_lost(lost)
+        return found
 
     @on_host
-    @jax.jit
-    def joint(self, x: Float[Array, "M P"]) -> Gaussian:
-        cross, half, negative_half = self._halves(x)
-        prior = over_pairs(grams(self.prior.kernel, x, x))
-        covariance = prior - half.T @ half + negative_half.T @ negative_half
-        return Gaussian(self._mean(x, cross).reshape(-1), linalg.symmetrise(covariance))
+    def joint(self, x: Any) -> Gaussian:
+        found, lost = _joint(self, x)
+        warn_of_lost(lost)
+        return found
 
     @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:
         return draws_of(self.joint(x), key, n, x.shape[0])
 
-    def _mean(self, x, cross):
-        return self.prior.mean.means(x) + jnp.einsum("dnm,nd->md", cross, self.weights)
 
-    def _halves(self, x):
-        """K(X, x), V* = L_B⁻¹R₊ᵀK(X, x) and W* = L_E⁻¹R₋ᵀC₊(X, x)."""
-        cross = grams(self.prior.kernel, self.x, x)
-        half = linalg.solve_lower(self.factor, _project(self.positive, cross))
-        remaining = _project(self.negative, cross) - self.overlap.T @ half
-        return cross, half, linalg.solve_lower(self.negative_factor, remaining)
+@jax.jit
+def _predict(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussian, Bool[Array, "M D"]]:
+    """The marginals, and which variances were lost."""
+    cross, half, negative_half = _halves(posterior, x)
+    latents = posterior.prior.num_latents
+    prior = diagonals(posterior.prior.kernel, x).T
+    blocks = jax.vmap(jnp.diag)(prior) - _block_diagonal(half, latents)
+    least = _rounding_at(posterior, half, prior)
+    lost = jnp.diagonal(blocks, axis1=1, axis2=2) < least
+    blocks = _not_below(blocks, least) + _block_diagonal(negative_half, latents)
+    return Gaussian(_mean(posterior, x, cross), jax.vmap(linalg.small_covariance)(blocks)), lost
+
+
+@jax.jit
+def _joint(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussian, Bool[Array, "M D"]]:
+    cross, half, negative_half = _halves(posterior, x)
+    prior = grams(posterior.prior.kernel, x, x)
+    covariance = over_pairs(prior) - half.T @ half
+    found = jnp.diagonal(covariance)
+    least = _rounding_at(posterior, half, jnp.diagonal(prior, axis1=1, axis2=2).T).reshape(-1)
+    covariance = covariance + jnp.diag(jnp.where(found < least, least - found, 0.0)) + negative_half.T @ negative_half
+    mean = _mean(posterior, x, cross)
+    return Gaussian(mean.reshape(-1), linalg.as_covariance(covariance)), (found < least).reshape(mean.shape)
+
+
+def _mean(posterior: DensePosterior, x, cross):
+    return posterior.prior.mean.means(x) + jnp.einsum("dnm,nd->md", cross, posterior.weights)
+
+
+def _halves(posterior: DensePosterior, x):
+    """K(X, x), V* = L_B⁻¹R₊ᵀK(X, x) and W* = L_E⁻¹R₋ᵀC₊(X, x)."""
+    cross = grams(posterior.prior.kernel, posterior.x, x)
+    half = linalg.solve_lower(posterior.factor, _project(posterior.positive, cross))
+    remaining = _project(posterior.negative, cross) - posterior.overlap.T @ half
+    return cross, half, linalg.solve_lower(posterior.negative_factor, remaining)
+
+
+def _rounding_at(posterior: DensePosterior, half, prior: Float[Array, "M D"]) -> Float[Array, "M D"]:
+    strength = _strength(posterior.positive, diagonals(posterior.prior.kernel, posterior.x).T)
+    return _rounding(posterior.factor, posterior.lift, strength, half, prior)

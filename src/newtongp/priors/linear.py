@@ -5,7 +5,7 @@ N(0, I): `weight_space.py` conditions them on sites.
 """
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import linalg
+from ..arguments import whole
 from ..constraints import Covariance, Real, learned
 from ..gaussian import Gaussian, Sites
 from ..precision import in_double, on_host, parameter
@@ -31,7 +32,9 @@ class LinearModel(Prior):
     column of ones.
 
     The posterior has `.weights`, the joint Gaussian of all weights: mean (P,) and covariance (P, P) for one
-    latent, and (D·P,) and (D·P, D·P) for D latents, the weights of the first latent first.
+    latent, and (D·P,) and (D·P, D·P) for D latents, the weights of the first latent first. It is given all
+    hyperparameters: where those were learned, standard errors that count their uncertainty too are those of
+    `FitResult.joint_covariance`.
 
     A step costs O(NP²D² + (PD)³), once more NP²D³ if sites are very precise: linear in the number of rows. With far
     more columns than rows, `GP(kernels.Linear(variance))` is the same model for O(N³).
@@ -51,7 +54,7 @@ class LinearModel(Prior):
     mean: Any = learned(Real(), by_default=False)
 
     def __init__(self, prior_covariance: Any, mean: Any = None, num_latents: int = 1):
-        self.latents = _latents(num_latents)
+        self.latents = whole(num_latents, "num_latents")
         self.prior_covariance = _covariance(prior_covariance)
         self.mean = None if mean is None else parameter(mean, "mean", max_ndim=2)
         if np.ndim(self.mean) == 2 and self.mean.shape[0] != self.latents:
@@ -83,6 +86,13 @@ class LinearModel(Prior):
                     "with one column a weight"
                 )
 
+    memory_remedy: ClassVar[str] = "use fewer columns"
+
+    def memory(self, x: np.ndarray) -> float:
+        # Features of all rows, and covariances of all weights.
+        weights = self.num_latents * float(x.shape[1])
+        return 8.0 * (4.5 * x.size + 6.0 * weights**2)
+
     def prepare(self, x: Float[Array, "N P"]) -> "LinearWorkspace":
         return LinearWorkspace(_times_root(x, self.prior_covariance), x @ self._prior_mean(x.shape[1]).T)
 
@@ -103,12 +113,6 @@ class LinearModel(Prior):
         """The prior mean of every latent's weights."""
         mean = 0.0 if self.mean is None else self.mean
         return jnp.broadcast_to(jnp.asarray(mean), (self.latents, size))
-
-
-def _latents(value: Any) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"num_latents must be an integer of at least 1, got {value!r}")
-    return int(value)
 
 
 # The prior covariance and its root ----------------------------------------------------------------
@@ -234,8 +238,8 @@ class LinearWorkspace(Workspace):
 class LinearPosterior(Posterior):
     """q(f) of a linear model, through its weights.
 
-    `weights` is their joint Gaussian, the weights of the first latent first: `weights.mean.reshape(D, P)` has one
-    row a latent.
+    `weights` is their joint Gaussian given the hyperparameters, the weights of the first latent first:
+    `weights.mean.reshape(D, P)` has one row per latent.
     """
 
     marginals: Gaussian

@@ -1,23 +1,24 @@
 """Markovian Gaussian processes: a kernel with a state space form, conditioned in time linear in the rows."""
 
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import kalman
 from ..gaussian import Gaussian, Sites
 from ..kernels import Independent, Kernel, latent_kernels, num_latents
 from ..means import as_mean
-from ..precision import in_double, to_host
+from ..precision import in_double, to_host, warn_of_lost
 from ..times import Clock, as_clock
 from .base import Place
 from .by_name import read_kernel
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory
 
 
 class MarkovGP(TemporalPrior):
@@ -83,6 +84,12 @@ class MarkovGP(TemporalPrior):
     def as_one_piece(self) -> "MarkovGP":
         """The same prior, run in plain order of time."""
         return MarkovGP(self.kernel, self.mean, unit=self.clock, pieces=1)
+
+    memory_remedy: ClassVar[str] = "use a kernel with fewer states, such as Periodic with fewer harmonics"
+
+    def memory(self, x: np.ndarray) -> float:
+        positions = float(kalman.positions(x.shape[0], self.pieces or 1))
+        return chain_memory(positions, _process(self.kernel).dimension, self.num_latents)
 
     def prepare(self, inputs: "_Inputs") -> ChainWorkspace:
         times = kalman.to_time(inputs.times, inputs.pieces)
@@ -194,7 +201,9 @@ class MarkovPosterior(TemporalPosterior):
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        return to_host(_predict(self, jnp.asarray(x)))
+        found, lost = to_host(_predict(self, jnp.asarray(x)))
+        warn_of_lost(lost)
+        return found
 
     @in_double
     def states(self, x: Any) -> Gaussian:
@@ -216,25 +225,32 @@ class MarkovPosterior(TemporalPosterior):
 
 @jax.jit
 def _state(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> Gaussian:
-    return Gaussian(*_states_at(posterior, x[:, 0]))
+    return Gaussian(*_in_batches(posterior, x[:, 0], kalman.seen_from_later))
 
 
 @jax.jit
-def _predict(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> Gaussian:
-    """The marginals of f, from the filtered state before each input and what later sites say after it."""
-    mean, covariance = _states_at(posterior, x[:, 0])
+def _predict(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, "M D"]]:
+    """The marginals of f, and which variances were lost to rounding."""
     rows = jnp.asarray(_process(posterior.prior.kernel).observation)
-    return Gaussian(
-        posterior.prior.mean.means(x) + jnp.einsum("di,mi->md", rows, mean),
-        jnp.einsum("di,mij,ej->mde", rows, covariance, rows),
-    )
+
+    def latents(mean, covariance, vector, matrix):
+        columns = covariance @ rows.T
+        before = rows @ columns
+        return rows @ mean + columns.T @ vector, before - columns.T @ matrix @ columns, jnp.diagonal(before)
+
+    mean, covariance, before = _in_batches(posterior, x[:, 0], latents)
+    covariance, lost = kalman.not_below_rounding(covariance, before)
+    return Gaussian(posterior.prior.mean.means(x) + mean, covariance), lost
 
 
 _ROWS_AT_ONCE = 4096
 
 
-def _states_at(posterior: MarkovPosterior, times: Float[Array, " M"]):
-    """Mean and covariance of the state at any times, as deviations from the prior mean."""
+def _in_batches(posterior: MarkovPosterior, times: Float[Array, " M"], function: Callable) -> Any:
+    """`function` of the state at any times given the sites before, as mean and covariance, and of what later ones say.
+
+    Means are deviations from the prior mean.
+    """
     process = _process(posterior.prior.kernel)
     known, states = posterior.times, posterior.held
     length = known.shape[0]
@@ -251,7 +267,7 @@ def _states_at(posterior: MarkovPosterior, times: Float[Array, " M"]):
         onward = process.transition(time, end)
         vector = jnp.where(is_before_last, onward.T @ states.vector[after], 0.0)
         matrix = jnp.where(is_before_last, onward.T @ states.matrix[after] @ onward, 0.0)
-        return mean + covariance @ vector, covariance - covariance @ matrix @ covariance
+        return function(mean, covariance, vector, matrix)
 
     return jax.lax.map(at, times, batch_size=min(_ROWS_AT_ONCE, max(1, times.shape[0])))
 
@@ -290,7 +306,8 @@ def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> Gaussian:
     latent = posterior.prior.mean.means(x) + jnp.einsum("di,mi->md", rows[0], deviation[where])
     every = jnp.broadcast_to(rows, (tilt.shape[0], *rows.shape[1:]))
     joint = kalman.joint_covariance(kalman.forward(chain, precision, tilt), covariance, every, where)
-    return Gaussian(latent.reshape(-1), joint.reshape(latent.size, latent.size))
+    marginal = kalman.marginals(chain, precision, tilt).covariance[where]
+    return Gaussian(latent.reshape(-1), kalman.with_marginals(joint, marginal))
 
 
 @functools.partial(jax.jit, static_argnums=3)

@@ -7,7 +7,7 @@ sites of any sign. Directions in which K_ZZ is no more than rounding are left ou
 slightly fewer inducing variables, hence a proper one: no jitter is needed.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .. import linalg
+from ..arguments import whole
 from ..constraints import Real, learned
 from ..gaussian import Gaussian, Sites, widened
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
@@ -81,11 +82,11 @@ class SparseGP(Prior):
             raise ValueError(f'storage must be "full" or "tied", got {storage!r}')
         self.storage = storage
         self.kernel = given
-        self.count = _whole(inducing, "inducing", 1) if _is_number(inducing) else None
+        self.count = _count(inducing) if _is_number(inducing) else None
         self.inducing = None if self.count is not None else inducing_inputs.read_inducing(inducing, num_latents(given))
         self.mean = as_mean(mean, num_latents(given))
         self.selection = selection
-        self.seed = _whole(seed, "seed", 0)
+        self.seed = whole(seed, "seed", 0)
 
     @property
     def num_latents(self) -> int:
@@ -135,6 +136,15 @@ class SparseGP(Prior):
     def inputs_with(self, inputs: "SparseInputs") -> "SparseInputs":
         return inputs if self.inducing is None else SparseInputs(inputs.x, self.inducing_for(None))
 
+    memory_remedy: ClassVar[str] = "use fewer inducing inputs, or batches of rows with batch_size="
+
+    def memory(self, x: np.ndarray) -> float:
+        # Features of all rows, and covariances of all inducing variables.
+        given = self.inducing
+        count = max(map(len, given)) if given is not None else min(self.count or 1, x.shape[0])
+        weights = self.num_latents * float(count)
+        return 8.0 * (4.5 * x.shape[0] * weights + 6.0 * weights**2)
+
     def prepare(self, x: "SparseInputs") -> "SparseWorkspace":
         projection = Projection.to(self.kernel, x.inducing)
 
@@ -163,11 +173,11 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, (list, tuple, jax.core.Tracer)) and np.ndim(value) == 0
 
 
-def _whole(value: Any, name: str, lower: int) -> int:
-    if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < lower:
-        array = " or an array of inducing inputs" if name == "inducing" else ""
-        raise ValueError(f"{name} must be an integer of at least {lower}{array}, got {value!r}")
-    return int(value)
+def _count(inducing: Any) -> int:
+    try:
+        return whole(inducing, "inducing", such_as=100)
+    except ValueError as error:
+        raise ValueError(f"{error}, or an array of inducing inputs") from None
 
 
 class SparseInputs(NamedTuple):
@@ -293,7 +303,9 @@ class SparsePosterior(Posterior):
         left = grams(self.prior.kernel, x, x) - jnp.einsum("dnm,drm->dnr", features, features)
         rows = jnp.einsum("adm,dnm->nda", self.half, features).reshape(-1, self.half.shape[0])
         covariance = over_pairs(left) + rows @ rows.T
-        return Gaussian(self._mean(x, features).reshape(-1), linalg.symmetrise(covariance))
+        variances = jnp.maximum(jnp.diagonal(left, axis1=1, axis2=2), 0.0).T.reshape(-1) + jnp.sum(rows**2, axis=1)
+        covariance = jnp.where(jnp.eye(variances.shape[0]) > 0.0, variances[:, None], covariance)
+        return Gaussian(self._mean(x, features).reshape(-1), linalg.as_covariance(covariance))
 
     @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:

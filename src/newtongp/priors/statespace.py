@@ -1,22 +1,22 @@
 """Linear Gaussian state space models given by their matrices: one state a step, with a transition in between."""
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.core
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from .. import kalman
 from ..constraints import Covariance, Real, learned, never_learned
 from ..gaussian import Gaussian, Sites
 from ..linalg import smallest_eigenvalue_given
-from ..precision import NotRealError, as_real, in_double, to_host
+from ..precision import NotRealError, as_real, in_double, to_host, warn_of_lost
 from .base import Place
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory
 
 _MOST_STEPS = 10**8
 _GIVEN = (
@@ -178,6 +178,13 @@ class StateSpaceModel(TemporalPrior):
         given = {name: getattr(self, name) for name in _GIVEN}
         return StateSpaceModel(**given, pieces=1)
 
+    memory_remedy: ClassVar[str] = "number the steps from 0 without large gaps, or use fewer states"
+
+    def memory(self, x: np.ndarray) -> float:
+        steps = max(float(x.shape[0]), float(np.max(x)) + 1.0)
+        positions = float(kalman.positions(steps, self.pieces or 1))
+        return chain_memory(positions, self.transition.shape[-1], self.num_latents)
+
     def prepare(self, inputs: "_Steps") -> ChainWorkspace:
         def at(given, rank, index):
             return given[index] if given.ndim == rank else jnp.broadcast_to(given, (index.shape[0], *given.shape))
@@ -241,7 +248,9 @@ class StateSpacePosterior(TemporalPosterior):
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        return to_host(_marginals_at(self.prior, *self._with(x)))
+        found, lost = to_host(_marginals_at(self.prior, *self._with(x)))
+        warn_of_lost(lost)
+        return found
 
     @in_double
     def states(self, x: Any) -> Gaussian:
@@ -273,8 +282,13 @@ class StateSpacePosterior(TemporalPosterior):
 
 
 @jax.jit
-def _marginals_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> Gaussian:
-    found = prior.prepare(inputs).marginals(sites).marginals
+def _marginals_at(
+    prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any
+) -> tuple[Gaussian, Bool[Array, "M D"]]:
+    """The marginals of f, and which variances were lost to rounding."""
+    workspace = prior.prepare(inputs)
+    smoothed = kalman.marginals(workspace.chain, sites.precision, workspace.tilt(sites))
+    found = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance), smoothed.lost
     return jax.tree.map(lambda leaf: leaf[chosen], found)
 
 
@@ -301,7 +315,8 @@ def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any)
     rows = jnp.broadcast_to(kalman.observation_rows(workspace.chain), (tilt.shape[0], *prior.observation.shape[-2:]))
     mean = workspace.mean + jnp.einsum("tdi,ti->td", rows, deviation)
     joint = kalman.joint_covariance(chain, covariance, rows, chosen)
-    return Gaussian(mean[chosen].reshape(-1), joint.reshape(mean[chosen].size, -1))
+    marginal = kalman.marginals(workspace.chain, sites.precision, tilt).covariance[chosen]
+    return Gaussian(mean[chosen].reshape(-1), kalman.with_marginals(joint, marginal))
 
 
 @functools.partial(jax.jit, static_argnums=5)
@@ -328,7 +343,7 @@ def _array(value: Any, name: str) -> Any:
     except NotRealError as error:
         raise ValueError(f"{name} must hold real numbers, got {error.entry!r}") from None
     if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} must be finite, got {value!r}")
+        raise ValueError(f"{name} must be finite, got {value!r}: replace what is not by numbers")
     return array
 
 

@@ -21,12 +21,23 @@ class TemporalPrior(Prior):
         """The same prior, run in plain order of time."""
 
 
+def chain_memory(positions: float, states: int, latents: int) -> float:
+    """About how many bytes a filter and a smoother take for so many positions."""
+    return 8.0 * positions * (3.5 * float(states) ** 2 + 75.0 * latents**2)
+
+
+_MOST_PIECES = 2**16
+"""Every piece has at least one position, whether there is a row for it or not."""
+
+
 def as_pieces(pieces: Any) -> int | None:
     """In how many pieces a chain is run; None for a choice by speed."""
     if pieces is None:
         return None
-    if not isinstance(pieces, (int, np.integer)) or isinstance(pieces, bool) or pieces < 1:
-        raise ValueError(f"pieces must be an integer of at least 1, or None for a choice by speed, got {pieces!r}")
+    if not isinstance(pieces, (int, np.integer)) or isinstance(pieces, bool) or not 1 <= pieces <= _MOST_PIECES:
+        raise ValueError(
+            f"pieces must be an integer from 1 to {_MOST_PIECES}, or None for a choice by speed, got {pieces!r}"
+        )
     return int(pieces)
 
 

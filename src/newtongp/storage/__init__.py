@@ -1,7 +1,8 @@
 """Results in files: `save` and `load`, and trees of arrays and objects in general.
 
-The parts: `container.py` (bytes), `trees.py` (JSON and arrays), `records.py` (objects field by field), `registry.py`
-(which classes), `fields.py` and `checks.py` (what must hold of what was read), `kept_results.py` (results themselves).
+The parts: `container.py` (bytes), `trees.py` (JSON and arrays), `records.py` (objects and their fields), `registry.py`
+(which classes), `constructing.py` (fields through constructors), `fields.py` and `checks.py` (types, and what
+constructors do not check), `kept_results.py` (results themselves).
 """
 
 from collections.abc import Iterable

@@ -23,6 +23,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from ..arguments import file_name
 from .errors import FileFormatError, short
 from .registry import PACKAGE, by_name
 from .trees import DEEPEST, TYPES, Encoder, decode
@@ -92,10 +93,7 @@ def read_file(path: Any, kind: str, classes: Iterable[Any] = ()) -> Any:
 
 def name_of(path: Any) -> str:
     """The name of a file; ValueError if it is none."""
-    try:
-        return os.fsdecode(path)
-    except TypeError:
-        raise ValueError(f"path must be the name of a file, got {path!r}") from None
+    return file_name(path)
 
 
 def _target(path: Any) -> str:

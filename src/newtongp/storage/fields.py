@@ -26,14 +26,11 @@ def check_field(cls: type, name: str, hint: Any, value: Any, where: str) -> None
 
 
 def check_range(metadata: Any, value: Any) -> None:
-    """Raise ValueError if a hyperparameter is not in the range that its field declares."""
-    if value is None:
-        return  # a latent has taken its place
-    convert, positive = metadata.get("converter"), getattr(metadata.get("constraint"), "is_positive", False)
-    if convert is not None:
-        convert(value)
-    if positive and np.ndim(value) < 2:
-        require(np.all(np.asarray(value) >= 0.0), f"a positive number cannot be {short(value)}")
+    """Raise ValueError if a hyperparameter of a user's class is not in the set that its field declares."""
+    constraint = metadata.get("constraint")
+    if constraint is not None and value is not None:
+        outside = np.any(np.isnan(constraint.to_free(np.asarray(value, dtype=np.float64))))
+        require(not outside, f"a hyperparameter in {type(constraint).__name__}() cannot be {short(value)}")
 
 
 def fits(value: Any, hint: Any) -> bool:
@@ -51,7 +48,9 @@ def fits(value: Any, hint: Any) -> bool:
     if hint is Callable or origin is Callable:
         return callable(value)
     if hint is Any:
-        return _is_number(value) or dataclasses.is_dataclass(value) or (type(value) is tuple and all(map(_any, value)))
+        if isinstance(value, tuple):
+            return type(value) is tuple and all(map(_any, value))
+        return value is None or _is_number(value) or dataclasses.is_dataclass(value)
     if hint is None:
         return value is None
     if not isinstance(hint, type):
@@ -69,8 +68,8 @@ def _any(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """A number or an array of numbers; None too, which `Chained` has where a latent is in place of a number."""
-    return value is None or isinstance(value, (bool, int, float, np.generic, np.ndarray))
+    """A number or an array of numbers."""
+    return isinstance(value, (bool, int, float, np.generic, np.ndarray))
 
 
 def is_finite(value: Any) -> bool:

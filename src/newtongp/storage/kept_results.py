@@ -19,6 +19,7 @@ from ..priors.base import Posterior
 from ..priors.sparse import SparseGP, SparsePosterior
 from ..problem import Setup
 from ..results import History, Result, Status
+from .constructing import same
 from .errors import FileFormatError, require, short
 from .fields import fits, is_finite
 
@@ -100,36 +101,70 @@ def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
 
 
 def _check_result(result: Result, posterior: Posterior | None) -> None:
-    model, latents = result.model, result.model.prior.num_latents
-    keeps = _keeps_posterior(model, result)
-    require((posterior is not None) == keeps, "its posterior cannot be missing" if keeps else "it has two posteriors")
-    if posterior is not None and isinstance(model.prior, SparseGP):
-        require(isinstance(posterior, SparsePosterior), "the posterior is of another prior")
-        require(posterior.prior.num_latents == latents, "the posterior has another number of latents")  # pyright: ignore
-    require(result.steps >= 0, f"steps cannot be {result.steps}")
-    rows = None
-    if result.data is not None:
-        data_room.read_data(result.data.x, result.data.outputs, model)
-        rows = result.data.x.shape[0]
+    ending = result.inference_status if isinstance(result, FitResult) else result.status
+    require(Status.RUNNING not in (result.status, ending), "status must be one that inference ends with, not RUNNING")
+    # A run that broke down may have nothing better to show.
+    require(ending.failed or is_finite(result.energy), f"energy must be finite, and is {result.energy}")
+    fine = ending.failed or result.residual >= 0.0
+    require(fine, f"residual must be at least 0, and is {result.residual}")
+    history = len(result.history)
+    require(result.steps == history, f"steps cannot be {result.steps} with a history of {history}")
+    _check_posterior(result, posterior)
+    _check_rows(result, ending.failed)
+
+
+def _check_rows(result: Result, failed: bool) -> None:
+    """What there is one of for each row of the data."""
+    model, rows = result.model, None if result.data is None else result.data.x.shape[0]
+    latents = model.prior.num_latents
     for name in ("sites", "marginals", "site_marginals"):
         part = getattr(result, name)
         if part is not None:
             vector, matrix = vars(part).values()
             rows = vector.shape[0] if rows is None else rows
             require(vector.shape == (rows, latents), f"{name} must be of {rows} row(s) and {latents} latent(s)")
-            # A run that broke down may have nothing better to show.
-            fine = result.status.failed or (is_finite(vector) and is_finite(matrix))
-            require(fine, f"{name} must be finite")
+            require(failed or (is_finite(vector) and is_finite(matrix)), f"{name} must be finite")
+    parts = result.sites, result.marginals, result.site_marginals
+    require(len({part is None for part in parts}) == 1, "sites and marginals can be missing only together")
+    if result.data is not None:
+        read = data_room.read_data(result.data.x, result.data.outputs, model)
+        require(same(tuple(read), tuple(result.data)), "data are not as they would have been read")
+
+
+def _check_posterior(result: Result, posterior: Posterior | None) -> None:
+    prior, keeps = result.model.prior, _keeps_posterior(result.model, result)
+    require((posterior is not None) == keeps, "its posterior cannot be missing" if keeps else "it has two posteriors")
+    if posterior is not None:
+        require(isinstance(prior, SparseGP), f"the posterior of a {type(prior).__name__} follows from data and sites")
+        require(isinstance(posterior, SparsePosterior), "the posterior is of another prior")
+        assert isinstance(posterior, SparsePosterior)
+        require(same(posterior.prior, prior), "the posterior is of another prior")
 
 
 def _check_fit(result: FitResult) -> None:
+    model = result.parameters
     for name in ("learned", "standard_errors"):
-        arrays = [np.asarray(value) for value in getattr(result, name).values()]
-        require(all(array.dtype.kind == "f" for array in arrays), f"{name} must be numbers")
+        arrays = getattr(result, name)
+        for of, array in arrays.items():
+            require(np.asarray(array).dtype.kind == "f", f"{name} must be numbers")
+            require(of in model, f"{name} has {short(of)}, which the model does not")
+            require(np.shape(array) == np.shape(model[of]), f"{name} has {short(of)} in the shape {np.shape(array)}")
+    for name, value in result.learned.items():
+        fine = np.allclose(value, model[name], rtol=1e-9, atol=0.0)
+        require(fine, f"learned has {short(name)} as {short(value)}, and the model as {short(model[name])}")
+    for name, error in result.standard_errors.items():
+        require(np.all(np.asarray(error) >= 0.0), f"standard_errors must not be negative, as that of {short(name)}")
+    for name, names in (("standard_errors", result.standard_errors), ("at_bound", result.at_bound)):
+        stray = [each for each in names if each not in result.learned]
+        require(not stray, f"{name} has {short(stray)}, which was not learned")
+    stray = [each for each in (*result.priors, *result.tied, *result.tied.values()) if each not in model]
+    require(not stray, f"the model has no hyperparameters {short(stray)}")
     history = np.asarray(result.fit_history)
     require(history.ndim == 1 and history.dtype.kind == "f", "fit_history must be a vector")
+    require(not np.any(np.isnan(history)), "fit_history must hold energies")
     require(result.evaluations >= 0, f"evaluations cannot be {result.evaluations}")
-    require(is_finite(result.seconds), f"seconds cannot be {result.seconds}")
+    require(is_finite(result.penalty), f"penalty must be finite, and is {result.penalty}")
+    require(is_finite(result.seconds) and result.seconds >= 0.0, f"seconds cannot be {result.seconds}")
 
 
 @in_double

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..results import History, Result
 from .checks import CHECKS
+from .constructing import construct
 from .errors import FileFormatError, short
 from .fields import check_field, check_range
 from .kept_results import contents_of_result, make_result
@@ -27,7 +28,7 @@ def contents(value: Any, where: str) -> dict[str, Any]:
 
 
 def make(cls: type, values: dict[str, Any], where: str) -> Any:
-    """An object with these fields, checked. No constructor runs before that."""
+    """An object with these fields, as its constructor would make it."""
     try:
         if issubclass(cls, Result):
             return make_result(cls, values, where)
@@ -44,9 +45,9 @@ def make(cls: type, values: dict[str, Any], where: str) -> Any:
         return made
     except (FileFormatError, RecursionError):
         raise
-    # Checks were written for values that have at least the right type.
+    # Constructors and checks were written for values that have at least the right type.
     except Exception as error:
-        raise FileFormatError(f"{where} is no {cls.__name__} that can be: {error}") from None
+        raise FileFormatError(f"{where} cannot be a {cls.__name__}: {error}") from None
 
 
 def _complete(cls: type, names: Iterable[str], defaults: dict[str, Any], values: dict[str, Any], where: str) -> None:
@@ -67,14 +68,22 @@ def _make_dataclass(cls: Any, values: dict[str, Any], where: str) -> Any:
     fields = {field.name: field for field in dataclasses.fields(cls)}
     defaults = {name: f.default for name, f in fields.items() if f.default is not dataclasses.MISSING}
     _complete(cls, fields, defaults, values, where)
-    made, ours = object.__new__(cls), cls.__module__.partition(".")[0] == PACKAGE
+    ours = cls.__module__.partition(".")[0] == PACKAGE
+    complete = {}
     for name, field in fields.items():
         value, convert = values.get(name, defaults.get(name)), field.metadata.get("converter")
-        if name not in values and convert is not None:
-            value = convert(value)
+        complete[name] = convert(value) if name not in values and convert is not None else value
         if ours:
-            check_field(cls, name, field.type, value, where)
-            check_range(field.metadata, value)
+            check_field(cls, name, field.type, complete[name], where)
+        else:
+            check_range(field.metadata, complete[name])
+    return construct(cls, complete) if ours and cls not in CHECKS else _set_fields(cls, complete)
+
+
+def _set_fields(cls: Any, values: dict[str, Any]) -> Any:
+    """An object whose constructor checks nothing, or, of a user's class, may take anything: `__check_init__` runs."""
+    made = object.__new__(cls)
+    for name, value in values.items():
         object.__setattr__(made, name, value)
     for each in cls.__mro__:
         if "__check_init__" in vars(each):

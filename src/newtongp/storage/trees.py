@@ -1,7 +1,7 @@
 """Trees of arrays, numbers and objects, as JSON and a list of arrays; and back, for trees from anywhere.
 
 A tree names classes, and never says where they are to be imported from: they are looked up among newtongp's own, which
-are found without it, and those that the user gives. Their objects are made field by field, and then checked.
+are found without it, and those that the user gives. Their objects are made by their own constructors.
 """
 
 import enum
@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from .constructing import prepare
 from .errors import FileFormatError, short
 from .records import contents, make
 from .registry import PACKAGE, YOURS, by_name, is_record, key_of, known_classes
@@ -166,7 +167,8 @@ class _Decoder:
                 cls = self._look_up(key, where)
                 if isinstance(cls, type) and is_record(cls):
                     name = f"{where}, {cls.__name__}" if depth == 0 else where
-                    values = {field: self._node(part, f"{name}.{field}", deeper) for field, part in fields.items()}
+                    parts = prepare(cls, fields).items()
+                    values = {field: self._node(part, f"{name}.{field}", deeper) for field, part in parts}
                     return make(cls, values, where)
         raise FileFormatError(f"{where} cannot be {short(tree)}")
 

@@ -1,0 +1,173 @@
+"""log p(y) of each row, and what else is an expectation over its latents: moments of y, probabilities of classes."""
+
+import numpy as np
+from scipy import special
+
+from .adaptive import graded, integrate, locate
+from .rows import Rows
+from .tensor import SPACINGS, trapezoid
+
+ACCURACY = 1e-6
+"""The relative error from which on it is spoken of."""
+_RELATIVE = 1e-9
+"""The error of a panel for one latent."""
+_OUTER, _INNER = 1e-7, 2e-8
+"""The error of a panel where there are two latents, each of which multiplies the work of the other."""
+_REACH = 1e6
+"""How far from its mean, in standard deviations, the mass of a latent given y is looked for."""
+_ENDS = np.array([-_REACH, -12.0, -4.0, -2.0, 0.0, 2.0, 4.0, 12.0, _REACH])
+_NEAR, _NEAR_ENDS = 40.0, np.array([-40.0, -8.0, -2.5, 0.0, 2.5, 8.0, 40.0])
+"""The same for each of two."""
+_LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
+_AGREEMENT = 1e-6
+_FALL = 30.0
+"""By how much the logarithm of an integrand must have fallen at the rim of the nodes."""
+_MOST_NODES = 2**20
+
+
+def log_densities(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log E[p(y | f)] at y (M, P), for up to two latents that need nodes, and the estimated relative error of p."""
+    every = np.arange(rows.count)
+    if rows.nodal == 0:
+        return rows.log_density(every, y, np.zeros((0, rows.count))), np.zeros(rows.count)
+    closed = None if rows.linear else rows.expected_density(y)
+    if closed is not None:
+        return closed, np.zeros(rows.count)
+    with np.errstate(all="ignore"):
+        if rows.nodal == 1:
+            return _nested(rows, y, every, np.zeros((0, rows.count)))
+        value, error = _by_products(rows, y)
+        for harder in (_half_nested, lambda rows, y, row: _nested(rows, y, row, np.zeros((0, row.size)))):
+            rough = np.flatnonzero(np.isinf(error))
+            if rough.size:
+                value[rough], error[rough] = harder(rows, y, rough)
+        return value, error
+
+
+def _by_products(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """By product rules, finer and finer; the error is infinite where the last two do not agree."""
+    value, error = np.full(rows.count, np.nan), np.full(rows.count, np.inf)
+    open_ = np.arange(rows.count)
+    for spacing in SPACINGS:
+        nodes, weights, rim = trapezoid(spacing, rows.nodal)
+        for part in np.array_split(open_, 1 + open_.size * weights.size // _MOST_NODES):
+            row = np.repeat(part, weights.size)
+            terms = rows.log_density(row, y[row], np.tile(nodes, (1, part.size))).reshape(part.size, -1) + np.log(
+                weights
+            )
+            found = special.logsumexp(terms, axis=1)
+            change = np.abs(np.expm1(found - value[part]))
+            # A mass that reaches beyond the nodes is seen at their rim.
+            inside = np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL
+            agree = (change <= _AGREEMENT) & inside
+            value[part] = found
+            error[part[agree]] = change[agree]
+        open_ = open_[np.isinf(error[open_])]
+        if open_.size == 0:
+            break
+    return value, error
+
+
+def _half_nested(rows: Rows, y: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The outer of two integrals by two fixed rules; the error is infinite where they do not agree."""
+    found, errors, inside = [], [], []
+    for spacing in SPACINGS[:2]:
+        nodes, weights, rim = trapezoid(spacing, 1)
+        value, error = _nested(rows, y, np.repeat(row, weights.size), np.tile(nodes, (1, row.size)))
+        terms = value.reshape(row.size, -1) + np.log(weights)
+        found.append(special.logsumexp(terms, axis=1))
+        errors.append(np.max(error.reshape(row.size, -1), axis=1))
+        inside.append(np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL)
+    change = np.abs(np.expm1(found[1] - found[0]))
+    agree = (change <= _AGREEMENT) & inside[1]
+    return found[1], np.where(agree, change + errors[1], np.inf)
+
+
+def _nested(rows: Rows, y: np.ndarray, row: np.ndarray, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """log E[p(y | g)] over the latents after those at the points `outer` (k, n), of these rows."""
+    last = outer.shape[0] + 1 == rows.nodal
+
+    def log_density(items: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """log p with its error where it is an integral itself."""
+        place = np.concatenate([outer[:, items], z[None, :]])
+        if last:
+            return rows.log_density(row[items], y[row[items]], place)[:, None]
+        return np.stack(_nested(rows, y, row[items], place), axis=1)
+
+    def objectives(items: np.ndarray, z: np.ndarray) -> np.ndarray:
+        """That of y alone, and with that of z: a narrow peak can be far from where the second is largest."""
+        found = log_density(items, z)[:, 0]
+        return np.stack([found, found - 0.5 * z**2], axis=1)
+
+    centre, width, height = locate(objectives, row.size, _REACH if rows.nodal == 1 else _NEAR)
+    top = np.where(np.isfinite(height[:, 1]), height[:, 1], 0.0)
+
+    def weighted(items: np.ndarray, z: np.ndarray) -> np.ndarray:
+        found = log_density(items, z)
+        weight = np.exp(found[:, 0] - 0.5 * z**2 - top[items])
+        return weight[:, None] if last else weight[:, None] * np.stack([np.ones_like(weight), found[:, 1]], axis=1)
+
+    def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:
+        wanted = (_RELATIVE if rows.nodal == 1 else _OUTER if not last else _INNER) * value + 1e-300
+        wanted[:, 1:] = np.inf
+        return wanted
+
+    found = integrate(weighted, graded(centre, width, _ENDS if rows.nodal == 1 else _NEAR_ENDS), allowed)
+    value = found.value[:, 0]
+    error = found.error[:, 0] + (0.0 if last else found.value[:, 1])
+    relative = np.where(value > 0.0, error / np.where(value > 0.0, value, 1.0), 0.0)
+    return top + np.log(value) - _LOG_ROOT_2PI, relative
+
+
+# Moments, and probabilities of classes ------------------------------------------------------------
+
+_MOMENT_ENDS = np.array([-40.0, -20.0, -10.0, -4.0, -2.0, 0.0, 2.0, 4.0, 10.0, 20.0, 40.0])
+"""Beyond 40 standard deviations the normal density underflows, and what it is multiplied with has overflowed."""
+_LARGEST = np.finfo(float).max
+
+
+def moments(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    """E[y] and Var[y] for one output and one latent that needs nodes; inf where they overflow."""
+    every = np.arange(rows.count)
+    with np.errstate(all="ignore"):
+        reference, _ = rows.moments(every, np.zeros((1, rows.count)))
+        reference = np.where(np.isfinite(reference), reference, 0.0)
+
+        def weighted(items: np.ndarray, z: np.ndarray) -> np.ndarray:
+            mean, variance = rows.moments(items, z[None, :])
+            shift = mean - reference[items]
+            weight = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
+            values = np.stack([shift, variance + shift**2], axis=1)
+            lost = np.abs(values) > _LARGEST
+            held = np.clip(values, -_LARGEST, _LARGEST)
+            # What has overflowed is no more than this: it decides only where it is all that counts.
+            return weight[:, None] * np.concatenate([held, np.where(lost, held, 0.0)], axis=1)
+
+        def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:
+            wanted = 0.1 * _RELATIVE * size + 1e-300
+            wanted[:, 2:] = np.inf
+            return wanted
+
+        found = integrate(weighted, np.broadcast_to(_MOMENT_ENDS, (rows.count, _MOMENT_ENDS.size)), allowed).value
+        first, second = found[:, 0], found[:, 1]
+        over = np.abs(found[:, 2:]) > 1e-6 * np.abs(found[:, :2])
+        mean = np.where(over[:, 0], np.copysign(np.inf, first), reference + first)
+        return mean, np.where(over[:, 1] | over[:, 0], np.inf, np.maximum(second - first**2, 0.0))
+
+
+_PROBABILITY_ENDS = np.array([-9.5, -4.0, -2.0, 0.0, 2.0, 4.0, 9.5])
+
+
+def probabilities(rows: Rows) -> np.ndarray:
+    """P(y = k) of every class, for one latent that needs nodes."""
+
+    def weighted(items: np.ndarray, z: np.ndarray) -> np.ndarray:
+        weight = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
+        return weight[:, None] * rows.probabilities(items, z[None, :])
+
+    def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:
+        return 0.1 * _RELATIVE * value + 1e-16
+
+    found = integrate(weighted, np.broadcast_to(_PROBABILITY_ENDS, (rows.count, _PROBABILITY_ENDS.size)), allowed).value
+    # They sum to 1 up to rounding.
+    return found / np.sum(found, axis=1, keepdims=True)

@@ -1,0 +1,153 @@
+"""Objects from their fields, through their own constructors: what those refuse is refused here."""
+
+import functools
+import inspect
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import means
+from ..likelihoods.categorical import Ordinal
+from ..likelihoods.chained import Chained
+from ..likelihoods.multilatent import LinearCoregionalisation, MultivariateGaussian, RegressionNetwork
+from ..precision import in_double
+from ..priors.by_name import is_named
+from ..priors.dense import GP
+from ..priors.linear import LinearModel
+from ..priors.markov import MarkovGP
+from ..priors.sparse import SparseGP
+from .errors import require, short
+
+_RENAMED: dict[type, dict[str, str]] = {
+    LinearCoregionalisation: {"noise": "covariance"},
+    LinearModel: {"latents": "num_latents"},
+    MarkovGP: {"clock": "unit"},
+    MultivariateGaussian: {"noise": "covariance"},
+    RegressionNetwork: {"noise": "covariance"},
+}
+"""Fields that constructors take under another name."""
+
+
+def construct(cls: Any, values: dict[str, Any]) -> Any:
+    """What the constructor makes of these fields; an error of its own, or ValueError, if it would not make them."""
+    return in_double(_SPECIAL.get(cls, functools.partial(_plain, cls)))(values)
+
+
+def _plain(cls: Any, values: dict[str, Any]) -> Any:
+    """Fields that the constructor takes are its to check; those that it derives must be what it derives."""
+    renamed = _RENAMED.get(cls, {})
+    arguments = {renamed.get(name, name): value for name, value in values.items()}
+    signature = inspect.signature(cls.__init__).parameters
+    given = {
+        name: _as_given(name, arguments[name], signature[name].annotation) for name in signature if name in arguments
+    }
+    made = cls(**given)
+    _require_derived(made, {name: value for name, value in values.items() if renamed.get(name, name) not in given})
+    return made
+
+
+def _as_given(name: str, value: Any, hint: Any) -> Any:
+    """A field as a constructor would be given it."""
+    if name == "lapse" and value is None:
+        return 0.0  # kept as None, since there is nothing to learn
+    wants_float = float in (hint, *typing.get_args(hint))
+    return value.item() if wants_float and isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _require_derived(made: Any, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        require(same(getattr(made, name), value), f"{name} cannot be {short(value)} with its other fields")
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values have the same structure and, in every bit, the same numbers."""
+    if jax.tree.structure(a) != jax.tree.structure(b):
+        return False
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(_same_leaf(one, other) for one, other in pairs)
+
+
+def _same_leaf(one: Any, other: Any) -> bool:
+    if type(one) is str or type(other) is str:
+        return type(one) is type(other) and one == other
+    one, other = np.asarray(one), np.asarray(other)
+    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+
+
+# Classes whose fields are not the arguments of their constructors ---------------------------------------------------
+
+
+def _of_a_kernel(cls: Any) -> Callable[[dict[str, Any]], Any]:
+    """A prior with a kernel, which may have been given by its name."""
+
+    def make(values: dict[str, Any]) -> Any:
+        by_name, mean = values["by_name"], values["mean"]
+        require(isinstance(mean, means.Independent), f"mean cannot be {short(mean)}")
+        made = _plain(cls, {**values, "by_name": False})
+        require(not by_name or is_named(values["kernel"]), f"{short(values['kernel'])} has no name to be given by")
+        object.__setattr__(made, "by_name", by_name)
+        return made
+
+    return make
+
+
+def _sparse(values: dict[str, Any]) -> SparseGP:
+    count, inputs = values["count"], values["inducing"]
+    require((count is None) != (inputs is None), "inducing inputs are given or counted")
+    if inputs is None:
+        return _of_a_kernel(SparseGP)({**values, "inducing": count})
+    fine = all(isinstance(each, np.ndarray) and each.dtype.kind == "f" and each.ndim == 2 for each in inputs)
+    require(fine and len(inputs) > 0, "inducing inputs must be matrices")
+    given = inputs[0] if len(inputs) == 1 else list(inputs)
+    made = _of_a_kernel(SparseGP)({**values, "inducing": given})
+    require(same(made.inducing, inputs), "inducing inputs do not fit the kernel")
+    return made
+
+
+def _ordinal(values: dict[str, Any]) -> Ordinal:
+    first, gaps = values["first"], values["gaps"]
+    require(np.ndim(first) == 0 and (gaps is None or np.ndim(gaps) == 1), "thresholds must be numbers")
+    rises = np.zeros(0) if gaps is None else np.cumsum(gaps)
+    made = Ordinal(np.concatenate([[first], first + rises]), values["scale"])
+    require((made.gaps is None) == (gaps is None), "there are no gaps without thresholds")
+    # As they were written: the differences of their sums are not the same in every bit.
+    for name in ("first", "gaps"):
+        object.__setattr__(made, name, None if values[name] is None else np.array(values[name], dtype=np.float64))
+    require(made.gaps is None or np.all(made.gaps > 0.0), f"gaps must be positive, and are {short(gaps)}")
+    return made
+
+
+def _chained(values: dict[str, Any]) -> Chained:
+    names, links = values["names"], values["link_names"]
+    require(len(set(names)) == len(names) == len(links), f"there must be one link for each of {short(names)}")
+    made = Chained(values["base"], **dict(zip(names, links, strict=True)))
+    _require_derived(made, {"names": names, "link_names": links})
+    return made
+
+
+_SPECIAL: dict[Any, Callable[[dict[str, Any]], Any]] = {
+    Chained: _chained,
+    GP: _of_a_kernel(GP),
+    MarkovGP: _of_a_kernel(MarkovGP),
+    Ordinal: _ordinal,
+    SparseGP: _sparse,
+}
+
+IN_PLACE = 0.25
+"""Inside the range of every parameter of newtongp's own that can be a latent."""
+
+
+def prepare(cls: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    """The nodes of an object's fields, before anything is made of them, with all that constructors want to see.
+
+    A parameter that `Chained` has put a latent in place of is None, which no constructor takes: it gets a value, which
+    `Chained` takes away again.
+    """
+    match fields if cls is Chained else None:
+        case {"base": {"object": _, "fields": dict(inside)} as base, "names": {"tuple": list(names)}}:
+            filled = {name: IN_PLACE if name in names and part is None else part for name, part in inside.items()}
+            return {**fields, "base": {**base, "fields": filled}}
+    return fields
