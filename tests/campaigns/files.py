@@ -288,6 +288,9 @@ def said(node: Any, arrays: list[np.ndarray]) -> Any:
             inside = fields["parts"]["tuple"]
             flat = [each["fields"]["parts"]["tuple"] if each["object"] == node["object"] else [each] for each in inside]
             fields["parts"] = {"tuple": [each for part in flat for each in part]}
+        if node["object"] == "likelihoods.Chained":
+            # Latents take the place of these, whatever they are.
+            fields["base"]["fields"] |= dict.fromkeys(fields["names"]["tuple"])
         return {"object": node["object"], "fields": fields}
     if isinstance(node, dict):
         return {key: said(part, arrays) for key, part in node.items()}
