@@ -54,8 +54,8 @@ KINDS = {
     "objects": (X.astype(object), Y.astype(object)),
     "jax y": (X, jnp.asarray(Y)),
     "series": (pd.Series(X), pd.Series(Y)),
-    "an index of their own": (pd.Series(X, index=range(8, 0, -1)), pd.Series(Y, index=list("hgfedcba"))),
-    "frames": (pd.DataFrame({"t": X}, index=list("abcdefgh")), pd.DataFrame({"counts": Y})),
+    "an index of their own": (pd.Series(X, index=range(8, 0, -1)), pd.Series(Y, index=range(8, 0, -1))),
+    "frames": (pd.DataFrame({"t": X}, index=list("abcdefgh")), pd.DataFrame({"counts": Y}, index=list("abcdefgh"))),
     "nullable": (pd.Series(X, dtype="Float64"), pd.Series(Y, dtype="Int64")),
 }
 

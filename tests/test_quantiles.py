@@ -5,6 +5,7 @@ All against integrals that share nothing with the library's: SciPy's adaptive qu
 
 import itertools
 import sys
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -395,6 +396,21 @@ def test_moments_and_probabilities_through_steep_links():
     assert counts.variance[0] == pytest.approx(10.0 * (exact - square) + 100.0 * (square - exact**2), rel=1e-7)
     kinked = prediction(lk.Exponential("softplus"), 300.0, std**2)
     assert kinked.mean[0] == pytest.approx(expectation(lambda f: np.logaddexp(0.0, f), 0.0, 1.0, 300.0, std), rel=1e-8)
+
+
+# Rows without y ----------------------------------------------------------------------------------------
+
+
+def test_the_score_of_a_model_with_a_missing_row_is_that_of_the_others():
+    """As docs/time.md and docs/linear.md have it."""
+    x, y = np.arange(6.0), np.array([1.0, 0.0, np.nan, 2.0, 1.0, 3.0])
+    result = ng.infer(ng.Model(ng.MarkovGP(ng.kernels.Matern32()), lk.Poisson()), x, y)
+    for values in (result.leave_one_out(), result.one_step_ahead()):
+        assert np.flatnonzero(np.isnan(values)).tolist() == [2]
+        assert np.nansum(values) == pytest.approx(np.delete(values, 2).sum())
+    for page in ("time.md", "linear.md", "coming_from.md"):
+        text = (Path(__file__).parent.parent / "docs" / page).read_text(encoding="utf-8")
+        assert "leave_one_out().sum()" not in text and "np.nansum(result.leave_one_out())" in text
 
 
 # What users see -------------------------------------------------------------------------------------

@@ -98,3 +98,26 @@ def test_nodes_that_overflow_are_an_error():
     with pytest.raises(ValueError, match="order 400"):
         ng.GaussHermite(400).rule(1)
     assert np.isclose(ng.GaussHermite(250).rule(1)[1].sum(), 1.0)
+
+
+COUNTS = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(X)))
+
+
+def test_a_start_that_leads_only_to_absurd_sites_is_left_for_another():
+    """E[exp f] is e¹⁰⁰ at this prior. It is finite, and from there every step only halves the absurd precisions."""
+    inducing = np.linspace(0.0, 5.0, 10)[:, None]
+    prior = ng.SparseGP(ng.kernels.Matern32(lengthscale=4.0, variance=200.0), inducing)
+    result = ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), X, COUNTS)
+    assert result.status.ok and result.steps < 30
+
+
+@pytest.mark.parametrize("storage", ["full", "tied"])
+@pytest.mark.parametrize("variance", [200.0, 4000.0])
+def test_batches_start_from_sites_that_hold_f_where_the_prior_is_far_too_wide(storage, variance):
+    inducing = np.linspace(0.0, 5.0, 10)[:, None]
+    kernel = ng.kernels.Matern32(lengthscale=4.0, variance=variance)
+    whole = ng.infer(ng.Model(ng.SparseGP(kernel, inducing), ng.likelihoods.Poisson()), X, COUNTS)
+    prior = ng.SparseGP(kernel, inducing, storage=storage)
+    result = ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), X, COUNTS, batch_size=5, max_steps=200)
+    assert whole.status.ok and result.status.ok
+    assert result.energy == pytest.approx(whole.energy, rel=1e-10)

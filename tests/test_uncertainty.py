@@ -55,6 +55,7 @@ def test_a_weak_prior_does_not_move_what_the_data_determine():
     assert result.summary(checks=False).warnings == []
 
 
+@pytest.mark.slow
 def test_what_the_data_leave_open_keeps_its_weak_prior():
     """Noise about a constant bounds no lengthscale."""
     rng = np.random.default_rng(0)

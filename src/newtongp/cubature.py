@@ -78,7 +78,7 @@ class Adaptive(Cubature):
     count: int = eqx.field(static=True, default=40)
 
     def __check_init__(self):
-        whole(self.count, "count", 16, such_as=40)
+        whole(self.count, "count", 16, 10_000, such_as=40)
 
     @property
     def reach(self) -> float:

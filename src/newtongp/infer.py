@@ -28,14 +28,11 @@ from .precision import give_back_memory, in_double, to_host
 from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
-from .starts import bound_nearby, inside_support, swept
+from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
 from .steps import Step
 
 _MANY = 2**18
 """Rows from which on memory is worth a thought."""
-
-START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
-"""Of sites at the prior mean: where one leads nowhere, the next holds f more firmly there."""
 
 
 @in_double
@@ -96,6 +93,10 @@ def _is_nowhere(loop: Loop) -> bool:
     return nowhere and int(loop.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)
 
 
+def _energy(loop: Loop) -> float:
+    return float(loop.point.energy) if int(loop.steps) >= 0 else np.inf
+
+
 class Run:
     """One call of `infer` or `iterate`: the problem, the method and the step, and from where to start."""
 
@@ -122,25 +123,44 @@ class Run:
         if self.given is not None:
             yield self.order.sites(self.given)
             return
-        latents = self.model.prior.num_latents
-        initial = 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
-        positions = self.problem.observed.shape[0]
-        at_prior = Sites.constant(positions, latents, initial)
+        rows, latents = self.problem.workspace.mean.shape
+        at_prior = Sites.constant(rows, latents, self._initial_precision)
         if starts_from_sweep(self.method, self.problem.likelihood):
             sites = to_host(swept(self.problem, self.data.x))
             if self._energy_at(sites) < self._energy_at(at_prior):
                 yield sites
         yield at_prior
-        mean = np.asarray(self.problem.workspace.mean)
-        for precision in START_PRECISIONS:
-            if precision > initial:
-                yield Sites(precision * mean, Sites.constant(positions, latents, precision).precision)
+        yield from self._held()
         yield from inside_support(self.problem)
+
+    @property
+    def _initial_precision(self) -> float:
+        return 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
+
+    def _held(self) -> Iterator[Sites]:
+        """Sites that hold f near the prior mean, ever more firmly."""
+        mean = np.asarray(self.problem.workspace.mean)
+        rows, latents = mean.shape
+        for precision in START_PRECISIONS:
+            if precision > self._initial_precision:
+                yield Sites(precision * mean, Sites.constant(rows, latents, precision).precision)
 
     def _energy_at(self, sites: Sites) -> float:
         """The energy of a start, infinite where it cannot be started from."""
-        loop, _ = self._follow(sites, 0)
-        return float(loop.point.energy) if int(loop.steps) >= 0 else np.inf
+        return _energy(self._follow(sites, 0)[0])
+
+    def _at_first(self, sites: Sites) -> tuple[Loop, "_Track"]:
+        """Before the first step, from these sites or from such as hold f, where their energy is far lower.
+
+        A prior that is far too wide asks for absurdly precise sites, which then hardly move. The sites that hold f are
+        those with the lowest energy.
+        """
+        loop, track = self._follow(sites, 0)
+        if self.given is not None or _energy(loop) <= HOPELESS * np.sum(self.data.observed):
+            return loop, track
+        found = [(self._energy_at(held), held) for held in self._held()]
+        lowest, best = min(found, key=lambda pair: pair[0])
+        return self._follow(best, 0) if lowest < 1e-3 * _energy(loop) else (loop, track)
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
         """Adam's parameters and the Riemannian term both need the inverse of Λ."""
@@ -181,7 +201,8 @@ class Run:
     def begin(self, until: int) -> tuple[Loop, "_Track"]:
         """The loop after so many steps, from the first start that makes progress, which takes one step to see."""
         starts = self._starts()
-        reached, track = self._follow(next(starts), until)
+        first, track = self._at_first(next(starts))
+        reached = self.advance(first, until, track)
         while _is_nowhere(reached):
             sites = next(starts, None)
             if sites is None:

@@ -242,6 +242,7 @@ class Result:
     def leave_one_out(self) -> np.ndarray:
         """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper.
 
+        `np.nansum` of it is the score of a model; `compare` puts those of several models side by side.
         It warns if inference has not converged (`settled`): then a cavity is not the posterior without the row.
         """
         from . import predict
@@ -301,7 +302,7 @@ class Result:
         return report.write_report(folder, [section], section.title)
 
     def one_step_ahead(self) -> np.ndarray:
-        """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing.
+        """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing (`np.nansum` leaves it out).
 
         Rows at the same time count as coming one after the other.
         """

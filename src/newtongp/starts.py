@@ -26,6 +26,12 @@ from .methods.rule import Method, propose, view_around
 from .priors.temporal import ChainWorkspace
 from .problem import Problem
 
+START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
+"""Of sites at the prior mean: where one leads nowhere, the next holds f more firmly there."""
+
+HOPELESS = 1e6
+"""An energy per row above this, or an infinite one, is a sign that the prior is far too wide for the likelihood."""
+
 _ROW_BY_ROW, _BLOCKS = 64, 16
 """Where a prior has no order of time, up to so many rows are swept one by one and more in so many blocks, each of which
 costs as much as a step."""

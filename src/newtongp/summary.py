@@ -258,7 +258,8 @@ _MOST_COEFFICIENTS = 50
 _GIVEN = "Coefficients are given the hyperparameters, which are taken as known."
 _GIVEN_LEARNED = (
     "Coefficients are given the hyperparameters, with the learned values plugged in as if they were known: deviations "
-    "and intervals leave out what is not known of these, and are too small where the data determine them poorly."
+    "and intervals leave out what is not known of these, and are too small where the data determine them poorly. "
+    "result.joint_covariance() counts it."
 )
 _LEVEL = 0.95
 

@@ -39,7 +39,8 @@ DEPARTING = {"motorcycle": {"PL2 quasi-Newton"}, "product": {"PL2 quasi-Newton"}
 ITERATIONS = {"motorcycle": 21, "product": 1, "gprn": 1}
 """How far the tests go; `tests/campaigns/curves.py` goes as far as runs can be compared."""
 QUICK = ("PL2 Gauss-Newton (as published)",)
-"""What is compared on product in every run of the tests; the others are slow, most of it to compile."""
+SLOW = ("Gauss-Newton", "quasi-Newton", "variational Gauss-Newton", "heuristic PEP", "PL", "Riemannian grads PL2")
+"""What is compared on product in every run of the tests, and in slow runs; all else takes a thorough one."""
 EQUATIONS = {
     "Gauss-Newton": (88.29414, 67.18769),
     "variational Gauss-Newton": (149.09748, 74.51589),
@@ -75,15 +76,19 @@ def test_every_published_curve_is_compared_with_or_known_to_depart(case):
 
 def compared(case):
     for name in COMPARED[case]:
-        quick = case == "motorcycle" or (case == "product" and name in QUICK)
-        yield pytest.param(case, name, marks=() if quick else pytest.mark.slow)
+        marks = []
+        if case == "gprn" or (case == "product" and name not in QUICK):
+            marks.append(pytest.mark.slow)
+        if case == "product" and name not in QUICK + SLOW:
+            marks.append(pytest.mark.thorough)
+        yield pytest.param(case, name, marks=marks)
 
 
 @pytest.mark.parametrize(("case", "name"), [pair for case in CASES for pair in compared(case)])
 def test_curves_are_the_published_ones(case, name):
     outcome, agreement = run(name, folds_of(case), ITERATIONS[case], CASES[case])
     assert agreement.until == ITERATIONS[case]
-    assert agreement.loss < (1e-6 if case == "motorcycle" else 1e-11)
+    assert agreement.loss < (1e-6 if case == "motorcycle" else 1e-10)
     # The published predictions carry a jitter of 1e-8.
     assert agreement.nlpd < 3e-6 and (agreement.rmse or 0.0) < 1e-6
     assert not any(each.status.failed for each in outcome.runs)

@@ -98,12 +98,12 @@ def evaluate(
 ) -> Evaluation:
     """Inference with these hyperparameters, and the gradient of its energy in them.
 
-    It starts from these sites, or, if `precision` is not NaN, from sites of this precision at the prior mean.
+    It starts from these sites, or, if `precision` is not negative, from sites of this precision at the prior mean.
     """
     problem = template.at(slots, free)
     held = precision * jnp.eye(sites.linear.shape[1])[None]
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
-    sites = jax.tree.map(lambda given, new: jnp.where(jnp.isnan(precision), given, new), sites, start)
+    sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)
     point, report = converge(problem, method, step, sites, until, tol)
     slope = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
     gradient = slope(slots, template, free, local_rule(method), point)

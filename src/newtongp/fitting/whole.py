@@ -24,7 +24,7 @@ from ..diagnosis import check_prior
 from ..fitted import FitResult
 from ..gaussian import Sites
 from ..guesses import guess, scales_of
-from ..infer import START_PRECISIONS, Run
+from ..infer import Run
 from ..kernels.definite import find_indefinite, is_own
 from ..loop import MOST_STEPS
 from ..model import Model
@@ -35,7 +35,7 @@ from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
-from ..starts import inside_support, swept
+from ..starts import START_PRECISIONS, inside_support, swept
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
 from .errors import Spread, curvature, standard_errors
@@ -71,7 +71,7 @@ class _Evaluator:
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
         if starts_from_sweep(method, setup.problem.likelihood):
             self.sites = to_host(swept(setup.problem, setup.data.x))
-        self.precisions = (np.nan, initial, *(precision for precision in START_PRECISIONS if precision > initial))
+        self.precisions = (-1.0, initial, *(precision for precision in START_PRECISIONS if precision > initial))
         self.best: tuple[float, np.ndarray, Any] | None = None
         self.last: Any = None
         """The report of the last evaluation."""

@@ -59,7 +59,7 @@ def share_of_divergence(marginal: Gaussian, site: Sites) -> Float[Array, ""]:
 
 
 def tied_row_energy(
-    kind: str,
+    kind: str | None,
     power: float,
     likelihood: Likelihood,
     y: Float[Array, " P"],

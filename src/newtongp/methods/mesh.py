@@ -45,8 +45,8 @@ class Mesh(NamedTuple):
     def between(cls, low: Scalar, high: Scalar, centre: Scalar, width: Scalar, whole: Bool[Array, ""]) -> "Mesh":
         """From one z to another, dense around a centre on the scale of this width."""
         narrow = jnp.clip(width / _COARSEST, _NARROWEST, 1.0)
-        ends = (_map(1.0 / narrow, (end - centre) / _COARSEST) for end in (low, high))
-        return cls(centre, narrow, *ends, whole)
+        first, last = (_map(1.0 / narrow, (end - centre) / _COARSEST) for end in (low, high))
+        return cls(centre, narrow, first, last, whole)
 
     def at(self, u: Array) -> Array:
         """z at u."""

@@ -155,6 +155,13 @@ def _started(method: Method, sites: Sites, observed: Any) -> Sites:
     return Sites(sites.linear, jnp.where(fresh[:, None, None], initial, sites.precision))
 
 
+@jax.jit
+def product_of_batch(shared: Shared, rows: DeviceRows, kept: Kept) -> Product:
+    """The product of a batch's sites as they are kept."""
+    features, _, prior_mean = look_up(shared, rows)
+    return kept_everywhere(product_of(features, prior_mean, _at(rows.index, kept.sites)), rows.mesh)
+
+
 class Seen(eqx.Module):
     """A batch at a fixed q: its marginals, its share of the energy, and how far it is from its fixed point."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..arguments import as_key, tolerance, whole
 from ..choices import check_choices
 from ..devices import everywhere, mesh_of_rows, whole_share
-from ..gaussian import Gaussian
+from ..gaussian import Gaussian, Sites
 from ..methods.curvature import QuasiNewton
 from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method
@@ -23,15 +23,18 @@ from ..precision import to_host
 from ..priors.sparse import Projection, SparseGP, SparsePosterior
 from ..results import History, Result, Status
 from ..rows import Batch, Rows
+from ..starts import HOPELESS, START_PRECISIONS
 from ..steps import Constant, Step
-from .kept import Kept, begin_kept, inspect, visit
+from .kept import Kept, begin_kept, inspect, product_of_batch, visit
 from .product import SHORTEST, Belief, DeviceRows, Product, Shared, nothing, on_devices
-from .tied import Tied, distance_to, global_energy, log_integral, proposals, tied_given, towards
+from .tied import Tied, distance_to, global_energy, holding, log_integral, proposals, tied_given, towards
 
 _PATIENT = 0.05
 """At this step size a growing residual is put up with, as in `steps.Damped`."""
 _RIEMANNIAN = 0.3
 """The Riemannian term is of second order in the step size, and far too large at 1 where a site is still far off."""
+_CANCELLED = 1e4
+"""Sites that were so much more precise in some earlier pass have left rounding errors that are worth removing."""
 WHOLE_PASS = 2**13
 """Rows taken at a time where no batch size is given."""
 
@@ -82,10 +85,15 @@ class BatchRun:
     # All sites kept
 
     def _run_kept(self, max_steps: int, bar: "RowProgress") -> Result:
-        kept = everywhere(begin_kept(self.shared, self.rows.count), self.mesh)
+        kept = self._no_sites()
+        first = visit(self.shared, self._first_batch(bar), self._no_sites(), self._first_step(), self.rows.count)
+        if self._is_hopeless(float(first.energies)):
+            product, sites = self._hold(bar)
+            belief = self._given(product).belief
+            kept = eqx.tree_at(lambda k: (k.sites, k.product, k.belief), kept, (sites, product, belief))
         step_size = self._first_step()
         status, history, before = Status.MAX_STEPS, [], np.inf
-        seen = None
+        seen, peak = None, 0.0
         for _ in range(max_steps):
             kept = eqx.tree_at(_of_this_pass, kept, replace_fn=jnp.zeros_like)
             for _, rows in self._batches(True, bar):
@@ -93,10 +101,16 @@ class BatchRun:
             largest, squares = float(kept.largest), float(kept.squares)
             history.append((float(kept.energies) / max(1, int(kept.batches)), largest, step_size))
             bar.passed(history[-1][0])
-            if not np.isfinite(largest):
+            # The first pass may have started where the energy was infinite; another one like it leads nowhere.
+            infinite = not np.any(np.isfinite([energy for energy, _, _ in history[-2:]]))
+            if not np.isfinite(largest) or (infinite and len(history) > 1):
                 break
-            seen = None
+            seen, size = None, float(jnp.trace(kept.product.precision))
+            peak = max(peak, size)
             if self.tol > 0.0 and largest <= self.tol and int(kept.refused) == 0:
+                if peak > _CANCELLED * size:
+                    kept, peak = self._sum_anew(kept, bar), size
+                    continue
                 seen = self._inspect(kept, bar)
                 if seen.residual <= self.tol:
                     status = Status.CONVERGED
@@ -105,13 +119,66 @@ class BatchRun:
                 longer = min(1.5 * step_size, self._first_step())
                 step_size = max(0.5 * step_size, _PATIENT) if squares > before else longer
             before = squares
-        seen = self._inspect(kept, bar) if seen is None else seen
+        if seen is None:
+            if peak > _CANCELLED * float(jnp.trace(kept.product.precision)):
+                kept = self._sum_anew(kept, bar)
+            seen = self._inspect(kept, bar)
         if not np.isfinite(seen.energy) or not np.isfinite(seen.residual):
             status = Status.IMPROPER_CAVITY if not seen.proper else Status.NON_FINITE
         ending = _Ending(status, seen.energy, seen.residual, len(history), history)
         belief = kept.belief
         log_normaliser = float(seen.constant + 0.5 * jnp.sum(kept.product.linear * belief.mean) - 0.5 * belief.log_det)
         return self._result(ending, belief, log_normaliser, to_host(kept.sites), seen.marginals, seen.whole)
+
+    def _sum_anew(self, kept: Kept, bar: "RowProgress") -> Kept:
+        """The product from the sites themselves: as a sum of changes it has the rounding errors of all former sites."""
+        product = None
+        for _, rows in self._batches(False, bar):
+            part = product_of_batch(self.shared, rows, kept)
+            product = part if product is None else _add(product, part)
+        assert product is not None
+        return eqx.tree_at(lambda k: (k.product, k.belief), kept, (product, self._given(product).belief))
+
+    # Where to start
+
+    def _no_sites(self) -> Kept:
+        return everywhere(begin_kept(self.shared, self.rows.count), self.mesh)
+
+    def _first_batch(self, bar: "RowProgress") -> DeviceRows:
+        return next(rows for _, rows in self._batches(False, bar))
+
+    def _is_hopeless(self, energy: float) -> bool:
+        """Whether the energy at the prior says that nothing is to be learned there."""
+        return not energy <= HOPELESS * self.rows.count
+
+    def _hold(self, bar: "RowProgress") -> tuple[Product, Sites]:
+        """The product of sites that hold f near the prior mean, and the sites, of the precision with the lowest energy.
+
+        A prior that is far too wide for the likelihood puts so much mass where it overflows that rows would ask for
+        absurd sites.
+        """
+        latents, count = self.prior.num_latents, self.rows.count
+        linear, precision = np.zeros((count, latents)), np.zeros((count, latents, latents))
+        whole = None
+        for batch, rows in self._batches(False, bar):
+            product, sites = holding(self.shared, rows)
+            whole = product if whole is None else _add(whole, product)
+            inside = np.arange(self.filled) < batch.count
+            linear[batch.index[inside]], precision[batch.index[inside]] = (
+                np.asarray(part)[inside] for part in to_host((sites.linear, sites.precision))
+            )
+        assert whole is not None
+        first = self._first_batch(bar)
+
+        def energy(hold: float) -> float:
+            tied = self._given(whole.times(hold))
+            found = float(self.rows.count / first.count * proposals(self.shared, first, tied)[1])
+            found += float(global_energy(self.method, tied))
+            return found if np.isfinite(found) else np.inf
+
+        hold = min((each for each in START_PRECISIONS if each > 0.0), key=energy)
+        sites = jax.tree.map(jnp.asarray, Sites(hold * linear, hold * precision))
+        return whole.times(hold), everywhere(sites, self.mesh)
 
     def _first_step(self) -> float:
         if self.fixed is not None:
@@ -137,6 +204,10 @@ class BatchRun:
 
     def _run_tied(self, max_steps: int, bar: "RowProgress") -> Result:
         product = everywhere(nothing(self.prior, self.shared.projection), self.mesh)
+        first, tied = self._first_batch(bar), self._given(product)
+        scaled = float(self.rows.count / first.count * proposals(self.shared, first, tied)[1])
+        if self._is_hopeless(scaled):
+            product, _ = self._hold(bar)
         history: list[tuple[float, float, float]] = []
         if self.batched:
             product = self._stochastic(product, max_steps, history, bar)

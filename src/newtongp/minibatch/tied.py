@@ -59,6 +59,15 @@ def proposals(shared: Shared, rows: DeviceRows, tied: Tied) -> tuple[Product, Fl
 
 
 @jax.jit
+def holding(shared: Shared, rows: DeviceRows) -> tuple[Product, Sites]:
+    """Sites of precision 1 at the prior mean of a batch, and their product."""
+    features, _, prior_mean = look_up(shared, rows)
+    seen = jnp.asarray(rows.observed, dtype=prior_mean.dtype)
+    sites = Sites(seen[:, None] * prior_mean, seen[:, None, None] * jnp.eye(prior_mean.shape[1])[None])
+    return kept_everywhere((product_of(features, prior_mean, sites), sites), rows.mesh)
+
+
+@jax.jit
 def global_energy(method: Method, tied: Tied) -> Float[Array, ""]:
     """What t(v) adds to the rows' energies."""
     belief = tied.belief

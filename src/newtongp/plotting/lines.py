@@ -1,5 +1,6 @@
 """Pictures over one input: the mean of y with its bands, probabilities, latents."""
 
+import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +11,7 @@ from .. import data as data_room
 from ..checking import has_distribution
 from ..likelihoods.base import Likelihood, rows_given, with_row_parameters
 from ..predict import Prediction
+from ..predictive.rows import AccuracyWarning
 from ..priors.statespace import StateSpaceModel
 from ..results import Result
 from ..times import Clock
@@ -144,7 +146,11 @@ def _draw_bands(ax: "Axes", line: _Line, output: int, levels: list[float]) -> No
         centre, label = prediction.quantile(0.5), "median of y"
     if has_quantiles:
         step = "mid" if likelihood.support.integer else None
-        fill_bands(ax, grid, prediction.quantile(tails_of(levels)), levels, "% of new data", step=step)
+        with warnings.catch_warnings():
+            # What a picture cannot show.
+            warnings.simplefilter("ignore", AccuracyWarning)
+            ends = prediction.quantile(tails_of(levels))
+        fill_bands(ax, grid, ends, levels, "% of new data", step=step)
     else:
         scores, std = norm.ppf(tails_of(levels)), _column(prediction.std, output)
         names = [f"mean ± {norm.ppf(0.5 + 0.5 * level):.2g} standard deviations" for level in levels]

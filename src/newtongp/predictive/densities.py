@@ -3,18 +3,26 @@
 import numpy as np
 from scipy import special
 
-from ..cubature import GaussHermite
 from .adaptive import graded, integrate, locate
 from .rows import Rows
+from .tensor import SPACINGS, trapezoid
 
 ACCURACY = 1e-6
 """The relative error from which on it is spoken of."""
 _RELATIVE = 1e-9
+"""The error of a panel for one latent."""
+_OUTER, _INNER = 1e-7, 2e-8
+"""The error of a panel where there are two latents, each of which multiplies the work of the other."""
 _REACH = 1e6
 """How far from its mean, in standard deviations, the mass of a latent given y is looked for."""
 _ENDS = np.array([-_REACH, -12.0, -4.0, -2.0, 0.0, 2.0, 4.0, 12.0, _REACH])
+_NEAR, _NEAR_ENDS = 40.0, np.array([-40.0, -8.0, -2.5, 0.0, 2.5, 8.0, 40.0])
+"""The same for each of two."""
 _LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
-_ORDERS = (20, 32)
+_AGREEMENT = 1e-6
+_FALL = 30.0
+"""By how much the logarithm of an integrand must have fallen at the rim of the nodes."""
+_MOST_NODES = 2**20
 
 
 def log_densities(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -29,21 +37,50 @@ def log_densities(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if rows.nodal == 1:
             return _nested(rows, y, every, np.zeros((0, rows.count)))
         value, error = _by_products(rows, y)
-        rough = np.flatnonzero(~(error < ACCURACY / 10.0))
-        if rough.size:
-            value[rough], error[rough] = _nested(rows, y, rough, np.zeros((0, rough.size)))
+        for harder in (_half_nested, lambda rows, y, row: _nested(rows, y, row, np.zeros((0, row.size)))):
+            rough = np.flatnonzero(np.isinf(error))
+            if rough.size:
+                value[rough], error[rough] = harder(rows, y, rough)
         return value, error
 
 
 def _by_products(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Two product rules, the second finer, and by how much they differ."""
-    found = []
-    for order in _ORDERS:
-        nodes, weights = GaussHermite(order).rule(rows.nodal)
-        row = np.repeat(np.arange(rows.count), weights.size)
-        values = rows.log_density(row, y[row], np.tile(nodes.T, (1, rows.count))).reshape(rows.count, -1)
-        found.append(special.logsumexp(values, axis=1, b=weights))
-    return found[1], np.where(found[0] == found[1], 0.0, np.abs(np.expm1(found[1] - found[0])))
+    """By product rules, finer and finer; the error is infinite where the last two do not agree."""
+    value, error = np.full(rows.count, np.nan), np.full(rows.count, np.inf)
+    open_ = np.arange(rows.count)
+    for spacing in SPACINGS:
+        nodes, weights, rim = trapezoid(spacing, rows.nodal)
+        for part in np.array_split(open_, 1 + open_.size * weights.size // _MOST_NODES):
+            row = np.repeat(part, weights.size)
+            terms = rows.log_density(row, y[row], np.tile(nodes, (1, part.size))).reshape(part.size, -1) + np.log(
+                weights
+            )
+            found = special.logsumexp(terms, axis=1)
+            change = np.abs(np.expm1(found - value[part]))
+            # A mass that reaches beyond the nodes is seen at their rim.
+            inside = np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL
+            agree = (change <= _AGREEMENT) & inside
+            value[part] = found
+            error[part[agree]] = change[agree]
+        open_ = open_[np.isinf(error[open_])]
+        if open_.size == 0:
+            break
+    return value, error
+
+
+def _half_nested(rows: Rows, y: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The outer of two integrals by two fixed rules; the error is infinite where they do not agree."""
+    found, errors, inside = [], [], []
+    for spacing in SPACINGS[:2]:
+        nodes, weights, rim = trapezoid(spacing, 1)
+        value, error = _nested(rows, y, np.repeat(row, weights.size), np.tile(nodes, (1, row.size)))
+        terms = value.reshape(row.size, -1) + np.log(weights)
+        found.append(special.logsumexp(terms, axis=1))
+        errors.append(np.max(error.reshape(row.size, -1), axis=1))
+        inside.append(np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL)
+    change = np.abs(np.expm1(found[1] - found[0]))
+    agree = (change <= _AGREEMENT) & inside[1]
+    return found[1], np.where(agree, change + errors[1], np.inf)
 
 
 def _nested(rows: Rows, y: np.ndarray, row: np.ndarray, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +99,7 @@ def _nested(rows: Rows, y: np.ndarray, row: np.ndarray, outer: np.ndarray) -> tu
         found = log_density(items, z)[:, 0]
         return np.stack([found, found - 0.5 * z**2], axis=1)
 
-    centre, width, height = locate(objectives, row.size, _REACH)
+    centre, width, height = locate(objectives, row.size, _REACH if rows.nodal == 1 else _NEAR)
     top = np.where(np.isfinite(height[:, 1]), height[:, 1], 0.0)
 
     def weighted(items: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -71,11 +108,11 @@ def _nested(rows: Rows, y: np.ndarray, row: np.ndarray, outer: np.ndarray) -> tu
         return weight[:, None] if last else weight[:, None] * np.stack([np.ones_like(weight), found[:, 1]], axis=1)
 
     def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:
-        wanted = _RELATIVE * value + 1e-300
+        wanted = (_RELATIVE if rows.nodal == 1 else _OUTER if not last else _INNER) * value + 1e-300
         wanted[:, 1:] = np.inf
         return wanted
 
-    found = integrate(weighted, graded(centre, width, _ENDS), allowed)
+    found = integrate(weighted, graded(centre, width, _ENDS if rows.nodal == 1 else _NEAR_ENDS), allowed)
     value = found.value[:, 0]
     error = found.error[:, 0] + (0.0 if last else found.value[:, 1])
     relative = np.where(value > 0.0, error / np.where(value > 0.0, value, 1.0), 0.0)

@@ -52,7 +52,11 @@ class Rows:
     def __init__(self, likelihood: Likelihood, latent: Gaussian):
         linear = tuple(likelihood.linear_latents)
         others = tuple(k for k in range(likelihood.num_latents) if k not in linear)
+        if not linear:
+            # Parameters that are latents come last: they change y smoothly, and are best integrated outside.
+            others = others[::-1]
         order = np.asarray(others + linear, dtype=int)
+        self._back = np.argsort(order)
         self.likelihood = to_host(likelihood)
         self.nodal, self.linear = len(others), len(linear)
         self.mean = np.asarray(latent.mean)[:, order]
@@ -82,9 +86,14 @@ class Rows:
             is_leaf=_is_none,
         )
 
+    def latents(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means (M, D) and covariances (M, D, D) in the order of the likelihood."""
+        return self.mean[:, self._back], self.covariance[:, self._back][:, :, self._back]
+
     def _latents(self, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """The latents (n, D), others first, at the points z (nodal, n)."""
-        return self.mean[rows] + np.einsum("nij,jn->ni", self.root[rows][:, :, : self.nodal], z)
+        """The latents (n, D) at the points z (nodal, n): others first where some are linear."""
+        f = self.mean[rows] + np.einsum("nij,jn->ni", self.root[rows][:, :, : self.nodal], z)
+        return f if self.linear else f[:, self._back]
 
     # Given the latents that need nodes ------------------------------------------------------------
 
@@ -124,9 +133,10 @@ class Rows:
         """log p(y) of each row at y (M, P) in closed form, or None if there is none."""
         first = self.at(np.zeros(1, dtype=int))
         one = jax.tree.map(lambda leaf, axis: leaf if axis is None else leaf[0], first, self._axes, is_leaf=_is_none)
-        if jax.eval_shape(_expected_density, one, y[0], self.mean[0], self.covariance[0]) is None:
+        mean, covariance = self.latents()
+        if jax.eval_shape(_expected_density, one, y[0], mean[0], covariance[0]) is None:
             return None
-        return self._compiled(_expected_density, np.arange(self.count), y, self.mean, self.covariance)
+        return self._compiled(_expected_density, np.arange(self.count), y, mean, covariance)
 
     def moments(self, rows: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Mean and variance of y given g, for one output."""
