@@ -138,7 +138,7 @@ class _Evaluator:
             # Nothing has worked yet: the density may be zero at the prior mean.
             model = with_values(self.space.slots, self.setup.model, self.space.values_at(free))
             for sites in inside_support(self.setup.with_model(model).problem):
-                found = self._from(free, sites, np.nan)
+                found = self._from(free, sites, -1.0)
                 if found.usable:
                     break
         self.last = found.report
