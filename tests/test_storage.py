@@ -849,6 +849,14 @@ def test_numbers_are_read_as_constructors_read_them(path):
         refused(path, f"pieces must be an integer from 1 to 65536, or None for a choice by speed, got {pieces}")
 
 
+def test_energies_are_floats(path):
+    counts().save(path)
+    altered(path, put("energy", value=2**200))
+    assert type(ng.load(path).energy) is float and ng.load(path).energy == 2.0**200
+    altered(path, put("energy", value=10**400))
+    refused(path, "int too large to convert to float")
+
+
 def test_hyperparameters_of_users_stay_where_they_may_be():
     class Positive(ng.Likelihood):
         scale: Any = ng.constraints.learned(ng.constraints.Positive(), default=1.0)

@@ -86,6 +86,8 @@ def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
     for name, kind in parts.items():
         if not fits(values[name], kind):
             raise FileFormatError(f"{where}.{name} cannot be {short(values[name])}")
+        if kind is float:
+            values[name] = float(values[name])
     made, posterior = object.__new__(cls), values.pop("posterior")
     vars(made).update(values)
     if made.site_marginals is None:
