@@ -114,7 +114,7 @@ def test_estimates_are_of_the_size_that_the_compiler_finds(prior, rows):
     model = ng.Model(prior, L.StudentT())
     with jax.enable_x64(True):
         setup = Setup(model, x, np.sin(x))
-        method, step = check_choices(model, None, None)
+        method, step = check_choices(model, ng.VI(cubature=ng.GaussHermite(20)), None)
         sites = Sites.constant(setup.problem.observed.shape[0], 1, 0.0)
 
         def run(problem, sites):

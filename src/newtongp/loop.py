@@ -214,7 +214,8 @@ def _try(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop:
     broken = isinstance(step, Constant)
     ending = tried.failure if broken else Status.STEP_TOO_SMALL.value
     status = jnp.where(~accept & verdict.give_up, ending, status)
-    if verdict.stalled is not None:
+    # Other methods have an objective that falls, however slowly the residual does.
+    if verdict.stalled is not None and local_rule(method).target.power > 0.0:
         stalled = accept & ~first & ~converged & verdict.stalled
         status = jnp.where(stalled, Status.STALLED.value, status)
     no_start = first & ~tried.outcome.sound
@@ -306,7 +307,8 @@ def run_slice(problem: Problem, method, step: Step, loop: Loop, until: Any, tol:
 
     Returns the loop, and how many trials are left.
     """
-    return run_loop(problem, method, step, loop, until, tol, trials)
+    loop, left = run_loop(problem, method, step, loop, until, tol, trials)
+    return loop, jnp.asarray(left, dtype=left.dtype)
 
 
 @functools.partial(compiled, static_argnums=4, always_kept=True)
