@@ -169,7 +169,7 @@ OPTIONS = {
     "tol None": ({"tol": None}, "tol must be", "None"),
     "method by name": ({"method": "vi"}, "method must be one such as VI()", "'vi'"),
     "method without brackets": ({"method": ng.VI}, "method must be one such as VI()"),
-    "step as a number": ({"step": 0.5}, "step must be Constant(rho), Backtracking() or Damped()", "0.5"),
+    "step as a number": ({"step": 0.5}, "step must be Constant(rho), Backtracking(), Damped() or DoubleLoop()", "0.5"),
     "step without brackets": ({"step": ng.Constant}, "step must be Constant(rho)"),
     "sites of another kind": ({"sites": np.zeros(3)}, "sites must be Sites", "Sites.constant(3, 1, 0.01)"),
     "sites of another length": ({"sites": sites(rows=2)}, "sites", "3 row(s)", "(2, 1) and (2, 1, 1)"),

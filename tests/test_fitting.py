@@ -72,7 +72,7 @@ class Energy:
     @in_double
     def at(self, free):
         found = objective.evaluate(
-            self.slots, self.template, free, self.method, self.step, self.sites, np.nan, 300, 1e-11
+            self.slots, self.template, free, self.method, self.step, self.sites, -1.0, 300, 1e-11
         )
         assert found.usable and int(found.report.status) == ng.Status.CONVERGED
         self.sites = found.report.sites

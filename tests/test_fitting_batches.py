@@ -65,7 +65,7 @@ def gradients(method, values):
     setup = Setup(start.model, X, Y)
     sites = ng.Sites.constant(N, 1, 0.0)
     wanted = objective.evaluate(
-        slots, objective.Template.of(setup), free, method, Backtracking(), sites, jnp.nan, 200, 1e-11
+        slots, objective.Template.of(setup), free, method, Backtracking(), sites, -1.0, 200, 1e-11
     )
     constants = batches._Learner(start, method, None, N, 0.05, 0)._constants(free)
     rows = jax.device_put(product.on_devices(next(start.rows.batches(N)), start.model.likelihood, None))

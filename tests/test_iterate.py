@@ -11,6 +11,8 @@ X = np.linspace(0.0, 5.0, 12)
 Y = np.sin(2.0 * X)
 Y[[3, 7, 8]] += [6.0, -5.0, 7.0]
 MODEL = ng.Model(ng.GP(ng.kernels.Matern32(lengthscale=0.8, variance=4.0)), ng.likelihoods.StudentT(df=2.5, scale=0.1))
+FEW_NODES = ng.VI(cubature=ng.GaussHermite(20))
+"""Too few for this likelihood: full steps break down."""
 CHOICES = {
     "backtracking vi": (ng.VI(), None),
     "damped power ep": (ng.PowerEP(0.5), ng.Damped()),
@@ -66,8 +68,8 @@ def test_it_ends_at_the_tolerance():
 
 def test_it_ends_at_a_failure_with_the_last_good_step():
     with pytest.warns(ng.ConvergenceWarning, match="last good step was kept"):
-        states = iterate(ng.VI(), ng.Constant(1.0))
-    result = ng.infer(MODEL, X, Y, ng.VI(), ng.Constant(1.0), throw=False)
+        states = iterate(FEW_NODES, ng.Constant(1.0))
+    result = ng.infer(MODEL, X, Y, FEW_NODES, ng.Constant(1.0), throw=False)
     assert result.status.failed and len(states) == result.steps
     assert states[-1].energy == pytest.approx(result.energy, rel=1e-12)
 

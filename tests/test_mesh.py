@@ -184,5 +184,5 @@ def test_only_one_latent_can_be_followed():
     model = ng.Model(ng.GP(kernel), ng.likelihoods.Softmax(3))
     with pytest.raises(ValueError, match=r"Adaptive\(40\).*one latent.*leave cubature out"):
         ng.infer(model, np.arange(4.0), np.array([0, 1, 2, 1]), ng.VI(cubature=ng.Adaptive()))
-    with pytest.raises(ValueError, match="count must be an integer of at least 16"):
+    with pytest.raises(ValueError, match="count must be an integer from 16 to"):
         ng.Adaptive(3)

@@ -11,7 +11,7 @@ X = np.linspace(0.0, 5.0, 12)
 Y = np.sin(2.0 * X)
 Y[[3, 7, 8]] += [6.0, -5.0, 7.0]
 HARD = ng.Model(ng.GP(ng.kernels.Matern32(lengthscale=0.8, variance=4.0)), ng.likelihoods.StudentT(df=2.5, scale=0.1))
-FULL = {"method": ng.VI(), "step": ng.Constant(1.0)}
+FULL = {"method": ng.VI(cubature=ng.GaussHermite(20)), "step": ng.Constant(1.0)}
 
 
 def infer(**options):

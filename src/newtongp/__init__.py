@@ -27,7 +27,7 @@ with _imports.without_collector():
     from .precision import RoundingWarning
     from .priors.markov import MarkovGP
     from .results import ConvergenceWarning, FitWarning, InferenceError, Result, Status
-    from .steps import Backtracking, Constant, Damped
+    from .steps import Backtracking, Constant, Damped, DoubleLoop
 
 if TYPE_CHECKING:
     from . import datasets
@@ -81,6 +81,7 @@ __all__ = [
     "CrossValidation",
     "Cubature",
     "Damped",
+    "DoubleLoop",
     "Exact",
     "FirstOrderVI",
     "FitResult",

@@ -9,7 +9,7 @@ from .likelihoods.base import Likelihood
 from .methods.presets import VI, FirstOrderVI
 from .methods.rule import Method
 from .model import Model
-from .steps import Backtracking, Constant, Damped, Step
+from .steps import Backtracking, Constant, Damped, DoubleLoop, Step
 
 
 def local_rule(method: Method | FirstOrderVI) -> Method:
@@ -47,7 +47,7 @@ def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
         raise ValueError(f"method must be one such as VI(), Newton() or PowerEP(0.5), got {method!r}")
     step = default_step(method) if step is None else step
     if not isinstance(step, Step):
-        raise ValueError(f"step must be Constant(rho), Backtracking() or Damped(), got {step!r}")
+        raise ValueError(f"step must be Constant(rho), Backtracking(), Damped() or DoubleLoop(), got {step!r}")
     local = local_rule(method)
     if isinstance(method, FirstOrderVI) and not (isinstance(step, Constant) and np.all(step.rho == 1.0)):
         raise ValueError(f"FirstOrderVI has its own step length, learning_rate: leave step out, got {step!r}")
@@ -55,6 +55,11 @@ def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
         raise ValueError(
             "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI, "
             "exact or Gauss-Newton Newton and targets that declare one have: use Damped() or Constant(rho) here"
+        )
+    if isinstance(step, DoubleLoop) and not (local.target.name == "power_ep" and local.is_plain):
+        raise ValueError(
+            "step=DoubleLoop() is for power EP with exact curvature and no safeguard: use PowerEP(power) with it, or "
+            "leave step out"
         )
     likelihood = model.likelihood
     moments = local.target.needs_moments or local.curvature.name == "gauss_newton"

@@ -18,6 +18,7 @@ from . import memory
 from .arguments import as_key, flag, tolerance, whole
 from .choices import check_choices, local_rule, starts_from_sweep
 from .compilation import compiled
+from .double_loop import descend
 from .gaussian import Gaussian, Sites
 from .linalg import smallest_eigenvalue
 from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop
@@ -29,7 +30,7 @@ from .priors.base import Prior, Workspace
 from .problem import Setup
 from .results import ConvergenceWarning, History, InferenceError, Result, Status
 from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
-from .steps import Step
+from .steps import DoubleLoop, Step
 
 _MANY = 2**18
 """Rows from which on memory is worth a thought."""
@@ -50,6 +51,8 @@ _SLICE = 1.0
 """Seconds that a slice of the loop is meant to take: until it is over, nothing can interrupt it."""
 _CAPACITY = 128
 """Steps of which a slice can keep the history."""
+_CLOSE = 1e-4
+"""The residual at which a double loop hands over to damped steps."""
 _FIRST_TRIALS = 16
 """Of the first slice, for problems in which a trial takes a few milliseconds at most; 1 for others."""
 _SMALL = 1e7
@@ -198,9 +201,19 @@ class Run:
         start = start_loop(self.problem, self.method, self.step, sites, _CAPACITY)
         return self.advance(start, until, track), track
 
+    def _descended(self, sites: Sites) -> Sites:
+        """Where the double loop leads from these sites, if that is what was asked for."""
+        left = self.step.most if isinstance(self.step, DoubleLoop) else 0
+        while left > 0:
+            some = min(left, _CAPACITY)
+            # Close to the fixed point damped steps are sure, too, and far quicker.
+            sites, trials = descend(self.problem, self.method, sites, max(float(self.tol), _CLOSE), some)
+            left = left - some if int(trials) == some else 0
+        return sites
+
     def begin(self, until: int) -> tuple[Loop, "_Track"]:
         """The loop after so many steps, from the first start that makes progress, which takes one step to see."""
-        starts = self._starts()
+        starts = (self._descended(sites) for sites in self._starts())
         first, track = self._at_first(next(starts))
         reached = self.advance(first, until, track)
         while _is_nowhere(reached):

@@ -214,6 +214,9 @@ def _try(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop:
     broken = isinstance(step, Constant)
     ending = tried.failure if broken else Status.STEP_TOO_SMALL.value
     status = jnp.where(~accept & verdict.give_up, ending, status)
+    if verdict.stalled is not None:
+        stalled = accept & ~first & ~converged & verdict.stalled
+        status = jnp.where(stalled, Status.STALLED.value, status)
     no_start = first & ~tried.outcome.sound
     status = jnp.where(no_start, tried.failure, status)
 

@@ -42,6 +42,7 @@ class Status(enum.IntEnum):
     SINGLE_PASS = 7
     INTERRUPTED = 8
     BOUNDED_SUPPORT = 9
+    STALLED = 10
 
     def __str__(self) -> str:
         return f"{self.name}: {self.sentence}"
@@ -87,6 +88,10 @@ _SENTENCES = {
     Status.STEP_TOO_SMALL: (
         "No step, however short, was acceptable. With a small residual the answer is as good as rounding and "
         "cubature allow; with a large one try a cubature with more nodes, a smaller power, or another method."
+    ),
+    Status.STALLED: (
+        "The steps do not come to rest: the residual has not fallen for a hundred of them. For power EP try "
+        "step=DoubleLoop(), slow but sure; else a smaller power, a cubature with more nodes, or another method."
     ),
     Status.IMPROPER_POSTERIOR: (
         "A step led to a posterior that is not a distribution; the last good step was kept. Use the default "

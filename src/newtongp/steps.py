@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .arguments import flag
@@ -46,6 +47,8 @@ class Verdict(eqx.Module):
     accept: Bool[Array, ""]
     state: Any
     give_up: Bool[Array, ""]
+    stalled: Bool[Array, ""] | None = None
+    """Whether steps have been accepted for long without getting anywhere; None if this is not watched."""
 
 
 class Step(eqx.Module):
@@ -112,6 +115,8 @@ _MEMORY = 6
 """How many points are remembered, the present one included."""
 _LARGEST_MEMORY = 2**23
 """Numbers that the acceleration may remember, 64 MB: for more rows it remembers fewer points, or does without."""
+_PATIENCE = 100
+"""Accepted steps without progress after which a damped run ends."""
 _RECENT = 5
 """How many residuals a damped step compares with."""
 _SLOW = 0.3
@@ -263,6 +268,10 @@ class _Progress(eqx.Module):
     recent: Float[Array, " R"]
     memory: _Acceleration
     guard: _Guard | None = None
+    best: Float[Array, ""] | None = None
+    """The residual that the next ones have to be below to count as progress (Damped only)."""
+    since: Any = None
+    """Accepted steps since there was any."""
 
 
 class Backtracking(Step):
@@ -348,7 +357,8 @@ class Damped(Step):
     def start(self, sites, stationary, guardable=False):
         # A method that remembers (quasi-Newton) is no fixed map, and has nothing to extrapolate from.
         memory = _no_acceleration(sites, self.accelerate and stationary)
-        return _Progress(jnp.asarray(self.rho, dtype=float), jnp.full(_RECENT, jnp.inf), memory)
+        rho, recent = jnp.asarray(self.rho, dtype=float), jnp.full(_RECENT, jnp.inf)
+        return _Progress(rho, recent, memory, best=jnp.asarray(jnp.inf), since=jnp.zeros((), dtype=int))
 
     def size(self, state):
         return state.size
@@ -358,6 +368,7 @@ class Damped(Step):
 
     def judge(self, state, move, before, after, psd):
         lower = after.residual < before.residual
+        progress = after.sound & (after.residual < 0.9 * state.best)
         limit = jnp.max(jnp.where(jnp.isfinite(state.recent), state.recent, before.residual))
         bearable = (after.residual <= limit) | (state.size <= self.patient)
         accelerated = state.memory.next
@@ -369,5 +380,40 @@ class Damped(Step):
             jnp.where(accept, longer, shorter),
             jnp.where(accept, recent, state.recent),
             _remember(state.memory, accept, after.residual > _SLOW * before.residual),
+            best=jnp.where(progress, after.residual, state.best),
+            since=jnp.where(progress, 0, state.since + accept),
         )
-        return Verdict(accept, judged, ~accept & (shorter < _SHORTEST))
+        return Verdict(accept, judged, ~accept & (shorter < _SHORTEST), judged.since >= _PATIENCE)
+
+
+class DoubleLoop(Step):
+    """For power EP that does not come to rest: the double loop, slow but sure, and `Damped` steps from where it ends.
+
+    An inner loop climbs a concave function of the sites, with the marginals that cavities are made from held; an outer
+    loop renews those. It takes at most `most` conditionings of the prior.
+
+    >>> DoubleLoop(most=500).most
+    500
+    """
+
+    monitors = "residual"
+    most: int = eqx.field(static=True)
+    then: Damped
+
+    def __init__(self, most: int = 5000):
+        if not isinstance(most, (int, np.integer)) or isinstance(most, bool) or most < 1:
+            raise ValueError(f"most must be an integer of at least 1, got {most!r}")
+        self.most = int(most)
+        self.then = Damped()
+
+    def start(self, sites, stationary, guardable=False):
+        return self.then.start(sites, stationary, guardable)
+
+    def size(self, state):
+        return self.then.size(state)
+
+    def trial(self, state, move):
+        return self.then.trial(state, move)
+
+    def judge(self, state, move, before, after, psd):
+        return self.then.judge(state, move, before, after, psd)

@@ -6,6 +6,7 @@ differences of the energies of `ng.infer`, which knows nothing of gradients. One
 file of results, and a run that was interrupted goes on where it stopped:
 
     python tests/campaigns/fits.py --out fits.jsonl                # 40 structures, 480 fits
+    python tests/campaigns/fits.py --structures 0:5 --draws 40     # more data for the first five
     python tests/campaigns/fits.py --replay 12:3                   # structure 12, draw 3, in detail
     python tests/campaigns/fits.py --out fits.jsonl --report       # counts by ending, and every fault
 """
@@ -321,12 +322,14 @@ def _at_bound(slot: Any, index: int, free: float, wishes: dict[str, Any], slope:
 # Running ------------------------------------------------------------------------------------------
 
 
-def run(out: Path) -> None:
-    """All fits that the file does not have yet."""
+def run(out: Path, first: int = 0, last: int = STRUCTURES, draws: int = DRAWS) -> None:
+    """All fits that the file does not have yet, of structures from `first` up to `last`."""
     lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
     done = {(entry["index"], entry["number"]) for entry in map(json.loads, lines)}
     for index, structure in enumerate(structures()):
-        missing = [number for number in range(DRAWS) if (index, number) not in done]
+        if not first <= index < last:
+            continue
+        missing = [number for number in range(draws) if (index, number) not in done]
         for number in missing:
             started = time.perf_counter()
             try:
@@ -356,6 +359,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("fits.jsonl"))
     parser.add_argument("--report", action="store_true", help="only read the file")
     parser.add_argument("--replay", help="index:number of one fit, to see all of it")
+    parser.add_argument("--structures", default=f"0:{STRUCTURES}", help="from:to, for a part of them")
+    parser.add_argument("--draws", type=int, default=DRAWS, help="data sets per structure")
     options = parser.parse_args()
     if options.replay:
         index, number = map(int, options.replay.split(":"))
@@ -368,7 +373,7 @@ def main() -> None:
     elif options.report:
         report(options.out)
     else:
-        run(options.out)
+        run(options.out, *map(int, options.structures.split(":")), options.draws)
         report(options.out)
 
 

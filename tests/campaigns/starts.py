@@ -6,13 +6,25 @@ python tests/campaigns/starts.py --methods vi pl
 
 import argparse
 import collections
+import importlib.util
+import sys
 import warnings
+from pathlib import Path
 
-import models
 import numpy as np
 
 import newtongp as ng
 
+
+def _load(name):
+    spec = importlib.util.spec_from_file_location(f"campaign_of_{name}", Path(__file__).with_name(f"{name}.py"))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+models = _load("models")
 ROWS = 20
 SCALES = (1e-3, 3e-2, 1.0, 30.0, 1e3)
 METHODS = {

@@ -162,14 +162,15 @@ def faults_of(case: Draw) -> tuple[str, list[str]]:
         predicted, joint = posterior.predict(case.new), posterior.joint(case.new)
         found += _of_blocks("predicted", predicted.covariance)
         found += _of_matrix("joint", joint.covariance)
-        variances = predicted.variance.reshape(-1)
-        # One is no worse than the other: both are within what rounding leaves of the prior's variance.
-        if not np.all(np.diagonal(joint.covariance) <= 2.0 * variances + 1e-9 * np.max(variances)):
+        prior = _prior_variances(case)
+        apart = np.abs(np.diagonal(joint.covariance) - predicted.variance.reshape(-1))
+        # Rounding is relative to the prior variance, and more where the mean extrapolates. Chains without noise, whose
+        # states are known to many digits from a few rows, keep the fewest.
+        slack = 1e-4 if isinstance(case.prior, (ng.MarkovGP, ng.StateSpaceModel)) else 1e-8
+        if case.kind != "negative" and not np.all(apart <= slack * prior.reshape(-1)):
             found.append("joint and predicted variances differ")
-        if case.kind != "negative":
-            prior = _prior_variances(case)
-            if not np.all(predicted.variance <= prior * (1.0 + 1e-9)):
-                found.append("a variance above the prior's")
+        if case.kind != "negative" and not np.all(predicted.variance <= prior * (1.0 + 1e-9)):
+            found.append("a variance above the prior's")
         draws = posterior.draw(jax.random.key(0), case.new, 3)
         if not np.all(np.isfinite(draws)):
             found.append("draws not finite")
@@ -207,11 +208,13 @@ def _of_matrix(name: str, matrix: np.ndarray) -> list[str]:
     return [f"{name} covariance not PSD"] if smallest < -1e-13 * len(matrix) else []
 
 
-def run(out: Path, draws: int) -> None:
+def run(out: Path, draws: int, part: int, parts: int) -> None:
     """Every posterior that is not in the file yet."""
     done = {(line["structure"], line["draw"]) for line in _lines(out)}
     with out.open("a", encoding="utf-8") as file:
         for index, structure in enumerate(STRUCTURES):
+            if index % parts != part:
+                continue
             for number in range(draws):
                 if (index, number) in done:
                     continue
@@ -257,6 +260,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("variances.jsonl"))
     parser.add_argument("--draws", type=int, default=DRAWS)
+    parser.add_argument("--part", default="0/1", help="which part of the structures, such as 0/24")
     parser.add_argument("--replay", help="structure:draw")
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
@@ -266,7 +270,8 @@ def main() -> int:
         print(STRUCTURES[index], case, faults_of(case), sep="\n")
         return 0
     if not given.report:
-        run(given.out, given.draws)
+        part, parts = map(int, given.part.split("/"))
+        run(given.out, given.draws, part, parts)
     return 1 if report(given.out) else 0
 
 

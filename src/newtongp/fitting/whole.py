@@ -36,6 +36,7 @@ from ..priors.sparse import SparseGP
 from ..problem import Setup
 from ..results import Status
 from ..starts import START_PRECISIONS, inside_support, swept
+from ..steps import DoubleLoop
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
 from .errors import Spread, curvature, standard_errors
@@ -137,7 +138,7 @@ class _Evaluator:
             # Nothing has worked yet: the density may be zero at the prior mean.
             model = with_values(self.space.slots, self.setup.model, self.space.values_at(free))
             for sites in inside_support(self.setup.with_model(model).problem):
-                found = self._from(free, sites, np.nan)
+                found = self._from(free, sites, -1.0)
                 if found.usable:
                     break
         self.last = found.report
@@ -360,6 +361,8 @@ def fit(
             throw=throw,
         )
     method, step = check_choices(model, method, step)
+    if isinstance(step, DoubleLoop):
+        raise ValueError("step=DoubleLoop() is for infer: leave step out of fit")
     with memory.checked(check_memory):
         setup = _set_up(model, x, y)
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)

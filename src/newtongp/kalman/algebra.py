@@ -18,6 +18,9 @@ import numpy as np
 
 from ..linalg import EPS, psd_root, small_root
 
+ROUNDING = 8.0 * EPS
+"""What is left of a difference below this, relative to what it is a difference of, is taken to be rounding error."""
+
 Number = Any
 Vector = Any
 Matrix = Any
@@ -175,8 +178,12 @@ class Form(eqx.Module):
         """P − g v vᵀ with v = P h and g = w / (1 + w hᵀPh), given also 1 / (1 + w hᵀPh)."""
 
     @abc.abstractmethod
-    def spread(self, symmetric: Matrix, direction: Vector, column: Vector) -> Number:
-        """hᵀPh, given also P h; where it is rounding error, its size."""
+    def single(self, direction: Vector) -> int | None:
+        """The state that a direction is, if it is known to be one."""
+
+    @abc.abstractmethod
+    def spread(self, symmetric: Matrix, direction: Vector, column: Vector) -> tuple[Number, Number | None]:
+        """hᵀPh, given also P h, and its rounding error, below which it is not; None where h is a single state."""
 
     @abc.abstractmethod
     def with_column(self, symmetric: Matrix, direction: Vector, column: Vector) -> Matrix:
@@ -391,20 +398,19 @@ class Unrolled(Form):
         # The row that is observed shrinks as a whole, and need not be found as a small difference.
         return self.with_column(lowered, direction, self.scale(shrink, vector))
 
-    def _single(self, direction) -> int | None:
-        """The state that a direction is, if it is one."""
+    def single(self, direction):
         chosen = [i for i, entry in enumerate(direction) if not _is(entry, 0.0)]
         return chosen[0] if len(chosen) == 1 and _is(direction[chosen[0]], 1.0) else None
 
     def spread(self, symmetric, direction, column):
-        single = self._single(direction)
+        single = self.single(direction)
         if single is not None:
-            return column[single]
+            return column[single], None
         largest = _sum(_times(_times(h, h), symmetric[i][i]) for i, h in enumerate(direction))
         return _resolved(_dot(direction, column), largest)
 
     def with_column(self, symmetric, direction, column):
-        single = self._single(direction)
+        single = self.single(direction)
         if single is None:
             return symmetric
         replaced = [list(row) for row in symmetric]
@@ -424,9 +430,10 @@ class Unrolled(Form):
         return self._mirror(entry)
 
 
-def _resolved(found: Number, largest: Number) -> Number:
-    """A sum of terms as large as this, or its size where it is no more than their rounding error."""
-    return jnp.where(jnp.abs(found) < 8.0 * EPS * jnp.abs(largest), jnp.abs(found), found)
+def _resolved(found: Number, largest: Number) -> tuple[Number, Number]:
+    """A sum of terms as large as this, or their rounding error where it is no more than that; and that error."""
+    least = ROUNDING * jnp.abs(largest)
+    return jnp.where(jnp.abs(found) < least, least, found), least
 
 
 def _stack_rows(rows: list[list[Number]]) -> Any:
@@ -606,21 +613,20 @@ class Arrays(Form):
     def downdate(self, symmetric, gain, shrink, vector, direction):
         return self.with_column(self.rank_one(symmetric, -gain, vector), direction, self.scale(shrink, vector))
 
-    def _single(self, direction) -> int | None:
-        """The state that a direction is, if it is known to be one."""
+    def single(self, direction):
         if not isinstance(direction, np.ndarray) or np.count_nonzero(direction) != 1 or np.max(direction) != 1.0:
             return None
         return int(np.argmax(direction))
 
     def spread(self, symmetric, direction, column):
-        single = self._single(direction)
+        single = self.single(direction)
         if single is not None:
-            return column[..., single]
+            return column[..., single], None
         diagonal = jnp.sum(symmetric * _with_rank(np.eye(self.dimension), symmetric.ndim), axis=-1)
         return _resolved(self.dot(direction, column), jnp.sum(direction**2 * diagonal, axis=-1))
 
     def with_column(self, symmetric, direction, column):
-        single = self._single(direction)
+        single = self.single(direction)
         if single is None:
             return symmetric
         here = np.arange(self.dimension) == single

@@ -49,7 +49,7 @@ def _stays_positive(chain: Chain, steps: Step) -> Bool[Array, ""]:
         passed = []
         for direction, precision in zip(directions(form, step)[1], step.precision, strict=True):
             column = form.times(covariance, direction)
-            shrink = 1.0 / (1.0 + precision * form.spread(covariance, direction, column))
+            shrink = 1.0 / (1.0 + precision * form.spread(covariance, direction, column)[0])
             covariance = form.downdate(covariance, precision * shrink, shrink, column, direction)
             sign = jnp.where(shrink < 0.0, -sign, sign)
             passed.append((sign, covariance))

@@ -39,7 +39,7 @@ def _filter(chain, precision, linear):
         updates = []
         for direction, weight, tilt in zip(directions(form, step)[1], step.precision, step.linear, strict=True):
             at = form.dot(direction, mean)
-            spread = form.spread(covariance, direction, form.times(covariance, direction))
+            spread, _ = form.spread(covariance, direction, form.times(covariance, direction))
             mean, covariance, update = condition(form, mean, covariance, direction, weight, tilt)
             gap = tilt - weight * at
             total = total + at * (tilt - 0.5 * weight * at) + 0.5 * spread * gap * update.innovation

@@ -11,7 +11,16 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..linalg import as_covariance, cholesky, psd_root, small_root, small_solve_lower, solve_lower
+from ..linalg import (
+    EPS,
+    as_covariance,
+    lifted_cholesky,
+    psd_root,
+    small_root,
+    small_solve_lower,
+    solve_lower,
+    symmetrise,
+)
 from . import loops
 from .chain import Chain, observation_rows
 from .information import backward
@@ -59,10 +68,13 @@ _SMALL = 8
 def _conditional_root(root: Float[Array, "d d"], information: Float[Array, "d d"]) -> Float[Array, "d d"]:
     """R with R Rᵀ = S (I + SᵀJS)⁻¹ Sᵀ."""
     size = root.shape[0]
-    matrix = jnp.eye(size) + root.T @ information @ root
-    if size <= _SMALL:
-        return small_solve_lower(small_root(matrix), root.T).T
-    return solve_lower(cholesky(matrix), root.T).T
+    matrix = symmetrise(jnp.eye(size) + root.T @ information @ root)
+    if size > _SMALL:
+        return solve_lower(lifted_cholesky(matrix)[0], root.T).T
+    factor = small_root(matrix + 4.0 * size * EPS * jnp.diag(jnp.diagonal(matrix)))
+    # A pivot that rounding has lost is a direction of which all is known.
+    known = (jnp.diagonal(factor) <= 0.0)[:, None] & jnp.eye(size, dtype=bool)
+    return small_solve_lower(jnp.where(known, jnp.inf, factor), root.T).T
 
 
 def draw_paths(chain: Forward, key: Any, n: int) -> Float[Array, "T d n"]:

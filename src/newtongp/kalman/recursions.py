@@ -7,6 +7,8 @@ and negative w are ordinary, and nothing is ever solved.
 
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+
 from .algebra import Form, Matrix, Number, Vector
 
 
@@ -30,6 +32,8 @@ class Update(NamedTuple):
     column: Vector
     shrink: Number
     innovation: Number
+    rounding: Number | None = None
+    """What rounding may have done to hᵀPh after the site; None where h is a single state, and it is nothing much."""
 
 
 class Filtered(NamedTuple):
@@ -78,6 +82,8 @@ def update_step(form: Form, state: tuple[Vector, Matrix], step: Step) -> tuple[t
         mean, covariance, update = condition(form, mean, covariance, direction, step.precision[k], step.linear[k])
         updates.append(update)
     covariance, columns = settle(form, covariance, step, updates)
+    if all(form.single(row) is not None for row in rows):
+        updates = [update._replace(rounding=None) for update in updates]
     latents = tuple(form.dot(row, mean) for row in rows)
     return (mean, covariance), Filtered(tuple(updates), latents, columns)
 
@@ -115,11 +121,13 @@ def condition(
 ) -> tuple[Vector, Matrix, Update]:
     """N(m, P) times exp(a hᵀx − ½ w (hᵀx)²)."""
     column = form.times(covariance, direction)
-    shrink = 1.0 / (1.0 + precision * form.spread(covariance, direction, column))
+    spread, rounding = form.spread(covariance, direction, column)
+    shrink = 1.0 / (1.0 + precision * spread)
     innovation = (linear - precision * form.dot(direction, mean)) * shrink
     mean = form.combine(mean, innovation, column)
     covariance = form.downdate(covariance, precision * shrink, shrink, column, direction)
-    return mean, covariance, Update(column, shrink, innovation)
+    rounding = None if rounding is None else rounding * jnp.abs(shrink)
+    return mean, covariance, Update(column, shrink, innovation, rounding)
 
 
 class Marginal(NamedTuple):

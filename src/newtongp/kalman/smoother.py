@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float
 
 from .. import linalg
 from . import loops
+from .algebra import ROUNDING
 from .chain import Chain, flatten, lay_out
 from .chunks import elements_of, ends, starts
 from .information import is_proper
@@ -113,7 +114,7 @@ def seen_from_later(
 ) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
     """N(m + P r, P − P L P) for a state with mean m and covariance P, of which later sites say (r, L)."""
     found = linalg.symmetrise(covariance - covariance @ matrix @ covariance)
-    least = 8.0 * linalg.EPS * jnp.abs(jnp.diagonal(covariance))
+    least = ROUNDING * jnp.abs(jnp.diagonal(covariance))
     given = jnp.diagonal(found)
     raised = found + jnp.diag(jnp.where(given < least, least - given, 0.0))
     return mean + covariance @ vector, linalg.small_covariance(raised)
@@ -143,6 +144,7 @@ def run_smoother(
     start = ends(chain, elements, last)
     # Nothing that the loop does not use: XLA ends the process at an argument that a whole loop ignores.
     needed = steps._replace(noise=None, linear=None)
+    filtered = filtered._replace(updates=tuple(update._replace(rounding=None) for update in filtered.updates))
     return loops.scan(body, start, (needed, filtered), reverse=True, whole=chain.is_whole)[1]
 
 
@@ -154,7 +156,7 @@ def collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: b
 
     log_det = -sum(jnp.sum(jnp.log(jnp.abs(update.shrink))) for update in filtered.updates)
     covariance = jnp.stack([stack(row) for row in smoothed.covariance], axis=-2)
-    covariance, lost = not_below_rounding(covariance, stack(_filtered_variances(chain, filtered)))
+    covariance, lost = not_below_rounding(covariance, stack(_sizes(chain, steps, filtered)))
     return Smoothed(
         stack(smoothed.mean),
         covariance,
@@ -165,21 +167,33 @@ def collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: b
     )
 
 
-def _filtered_variances(chain: Chain, filtered: Filtered) -> list[Any]:
-    """The variance of every latent given all sites up to its position."""
-    form = chain.form
+def _sizes(chain: Chain, steps: Step, filtered: Filtered) -> list[Any]:
+    """Of what the variance of every latent is a difference: its variance given all sites up to its position.
+
+    Where a latent is a sum of states, more than that: what that variance is a difference of.
+    """
+    form, updates = chain.form, filtered.updates
     rows = form.observation(chain.weights)
     if filtered.columns is None:
-        update = filtered.updates[0]
-        return [update.shrink * form.dot(rows[0], update.column)]
-    return [form.dot(row, column) for row, column in zip(rows, filtered.columns, strict=True)]
+        sizes = [updates[0].shrink * form.dot(rows[0], updates[0].column)]
+    else:
+        sizes = [form.dot(row, column) for row, column in zip(rows, filtered.columns, strict=True)]
+    rounding = [update.rounding / ROUNDING for update in updates if update.rounding is not None]
+    if not rounding:
+        return sizes
+    if steps.rotation is None:
+        return [jnp.abs(sizes[0]) + rounding[0]]
+    return [
+        jnp.abs(size) + sum(share[j] ** 2 * each for share, each in zip(steps.rotation, rounding, strict=True))
+        for j, size in enumerate(sizes)
+    ]
 
 
 def not_below_rounding(
-    covariance: Float[Array, "T D D"], filtered: Float[Array, "T D"]
+    covariance: Float[Array, "T D D"], sizes: Float[Array, "T D"]
 ) -> tuple[Float[Array, "T D D"], Bool[Array, "T D"]]:
-    """Covariances as differences from filtered ones: PSD, with no variance below its rounding error."""
-    least = 8.0 * linalg.EPS * jnp.abs(jax.lax.stop_gradient(filtered))
+    """Covariances whose variances are differences of numbers of these sizes: PSD, and none below its rounding error."""
+    least = ROUNDING * jnp.abs(jax.lax.stop_gradient(sizes))
     found = jnp.diagonal(covariance, axis1=1, axis2=2)
     lost = found < least
     raised = linalg.symmetrise(covariance) + jax.vmap(jnp.diag)(jnp.where(lost, least - found, 0.0))

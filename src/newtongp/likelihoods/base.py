@@ -187,10 +187,13 @@ def row_probabilities(likelihood: Likelihood, f: Float[Array, " D"]) -> Float[Ar
     return _returned(likelihood, "probabilities", _latent(likelihood, f))
 
 
-def row_cdf(likelihood: Likelihood, y: Float[Array, ""], f: Float[Array, " D"]) -> Float[Array, ""]:
-    """P(Y <= y | f)."""
+def row_cdf(likelihood: Likelihood, y: Float[Array, "*P"], f: Float[Array, " D"]) -> Float[Array, "*P"]:
+    """P(Y <= y | f), of each output by itself where there are several."""
+    found = _returned(likelihood, "cdf", y, _latent(likelihood, f))
+    if likelihood.num_outputs > 1:
+        return _reshaped(likelihood, "cdf", found, (likelihood.num_outputs,))
     advice = "it sees one value of y, so return the probability of that"
-    return one_number(_returned(likelihood, "cdf", y, _latent(likelihood, f)), _name(likelihood, "cdf"), advice)
+    return one_number(found, _name(likelihood, "cdf"), advice)
 
 
 def row_sample(likelihood: Likelihood, key, f: Float[Array, " D"]) -> Float[Array, " P"]:

@@ -160,7 +160,7 @@ class QuasiNewton(Curvature):
     >>> QuasiNewton(damping=1.5)
     Traceback (most recent call last):
         ...
-    ValueError: damping must be greater than 0 and less than 1, got 1.5
+    ValueError: damping must be greater than 0 and less than 1, got 1.5: ...
     """
 
     name = "quasi_newton"

@@ -55,7 +55,7 @@ def PowerEP(
     >>> PowerEP(1.5)
     Traceback (most recent call last):
         ...
-    ValueError: power must be greater than 0 and at most 1, got 1.5
+    ValueError: power must be greater than 0 and at most 1, got 1.5: ...
     """
     value = _power(power)
     return Method(PowerDensity(value), curvature or Exact(), safeguard, cubature)

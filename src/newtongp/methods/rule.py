@@ -102,6 +102,11 @@ class Method(eqx.Module):
         return not isinstance(self.curvature, QuasiNewton) and not isinstance(self.safeguard, Riemannian)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether the target's own Hessian is used as it is."""
+        return self.curvature.name == "exact" and self.safeguard is None
+
+    @property
     def initial_precision(self) -> float:
         """Sites start from λ = 0 and this times I."""
         return 0.0 if self.safeguard is None else self.safeguard.initial_precision
@@ -137,7 +142,7 @@ def evaluate(
     if target.power > 0.0:
         without = cavity(marginal, site, target.power)
         point, proper = without.gaussian, without.proper
-    view, value = _look_around(method, likelihood, y, observed, marginal, point, extra)
+    view, value = look_around(method, likelihood, y, observed, marginal, point, extra)
     known = value if target.value_in_energy else None
     energy = method.row_energy(likelihood, y, marginal, site, extra, known)
     return view, RowNumbers(
@@ -156,10 +161,10 @@ def view_around(
     extra: Float[Array, "D D"] | None = None,
 ) -> RowView:
     """Look at one row's likelihood around a point: its marginal, or its cavity."""
-    return _look_around(method, likelihood, y, observed, marginal, point, extra)[0]
+    return look_around(method, likelihood, y, observed, marginal, point, extra)[0]
 
 
-def _look_around(method, likelihood, y, observed, marginal, point, extra) -> tuple[RowView, Float[Array, ""]]:
+def look_around(method, likelihood, y, observed, marginal, point, extra) -> tuple[RowView, Float[Array, ""]]:
     """The view around a point, and the value of the target there."""
     target = method.target
     # A derivative in the mean of g, or in its covariance, is one in that of f.

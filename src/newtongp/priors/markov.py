@@ -236,10 +236,12 @@ def _predict(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussi
     def latents(mean, covariance, vector, matrix):
         columns = covariance @ rows.T
         before = rows @ columns
-        return rows @ mean + columns.T @ vector, before - columns.T @ matrix @ columns, jnp.diagonal(before)
+        # What a sum of states may be a small difference of.
+        sizes = rows**2 @ jnp.diagonal(covariance)
+        return rows @ mean + columns.T @ vector, before - columns.T @ matrix @ columns, sizes
 
-    mean, covariance, before = _in_batches(posterior, x[:, 0], latents)
-    covariance, lost = kalman.not_below_rounding(covariance, before)
+    mean, covariance, sizes = _in_batches(posterior, x[:, 0], latents)
+    covariance, lost = kalman.not_below_rounding(covariance, sizes)
     return Gaussian(posterior.prior.mean.means(x) + mean, covariance), lost
 
 
