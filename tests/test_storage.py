@@ -747,6 +747,7 @@ POISSON = {"object": "likelihoods.Poisson", "fields": {"link": "exp", "exposure"
         (put("method", "target", value=None), "target of Method cannot be None"),
         (put("status", value=1), r"\.status cannot be 1"),
         (put("energy", value="low"), r"\.energy cannot be 'low'"),
+        (put("energy", value={"enum": "results.Status", "name": "CONVERGED"}), r"\.energy cannot be <Status"),
         (put("steps", value=-1), "steps cannot be -1"),
         (put("steps", value=True), r"\.steps cannot be True"),
         (put("data", value=None), "posterior cannot be missing"),

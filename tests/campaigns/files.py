@@ -288,6 +288,11 @@ def said(node: Any, arrays: list[np.ndarray]) -> Any:
             inside = fields["parts"]["tuple"]
             flat = [each["fields"]["parts"]["tuple"] if each["object"] == node["object"] else [each] for each in inside]
             fields["parts"] = {"tuple": [each for part in flat for each in part]}
+        if node["object"] == "priors.StateSpaceModel":
+            # One number serves for all states.
+            size = fields["transition"].shape[-1]
+            for name in ("initial_mean", "transition_offset"):
+                fields[name] = np.full(size, fields[name]) if np.shape(fields[name]) == () else fields[name]
         if node["object"] == "likelihoods.Chained":
             # Latents take the place of these, whatever they are.
             fields["base"]["fields"] |= dict.fromkeys(fields["names"]["tuple"])

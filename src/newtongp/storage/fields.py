@@ -1,6 +1,7 @@
 """Whether a value can be in a field, by what the field declares."""
 
 import dataclasses
+import enum
 import types
 import typing
 from collections.abc import Callable
@@ -59,7 +60,7 @@ def fits(value: Any, hint: Any) -> bool:
         return _is_number(value)
     if hint in (int, float):
         kinds = (int, np.integer) if hint is int else (int, float, np.integer, np.floating)
-        return isinstance(value, kinds) and not isinstance(value, bool)
+        return isinstance(value, kinds) and not isinstance(value, (bool, enum.Enum))
     return isinstance(value, hint)
 
 
