@@ -87,8 +87,9 @@ def test_power_ep_expands_the_same_function(name):
         return log_expected_density(likelihood, y, Gaussian(mean, gaussian.covariance), None, 0.5) / 0.5
 
     np.testing.assert_allclose(found.value, value(gaussian.mean), rtol=1e-12)
-    np.testing.assert_allclose(found.gradient, jax.jit(jax.jacfwd(value))(gaussian.mean), rtol=1e-9, atol=1e-10)
-    np.testing.assert_allclose(found.hessian, jax.hessian(value)(gaussian.mean), rtol=1e-8, atol=1e-9)
+    # Tilted moments and derivatives of the sum over nodes differ by the error of the nodes.
+    np.testing.assert_allclose(found.gradient, jax.jit(jax.jacfwd(value))(gaussian.mean), rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(found.hessian, jax.hessian(value)(gaussian.mean), rtol=1e-6, atol=1e-9)
     by_covariance = jax.grad(lambda c: log_expected_density(likelihood, y, Gaussian(gaussian.mean, c), None, 0.5) / 0.5)
     slope = jax.jit(by_covariance)(gaussian.covariance)
     np.testing.assert_allclose(found.covariance_gradient, 0.5 * (slope + slope.T), rtol=2e-5, atol=1e-6)
