@@ -86,6 +86,7 @@ def pair(likelihood, inputs=X):
     return ng.Model(SparseGP(MATERN, inputs, mean=0.3), likelihood), ng.Model(ng.GP(MATERN, mean=0.3), likelihood)
 
 
+@pytest.mark.filterwarnings("ignore:leave_one_out of a run that has not converged")
 @pytest.mark.parametrize("name", slow_unless(METHODS, ["newton", "power ep", "pl", "vi quasi-newton"]))
 def test_every_method_is_that_of_the_dense_gp(name):
     likelihood, y = data_for(name)
