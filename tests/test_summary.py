@@ -83,7 +83,8 @@ def test_a_fit_says_what_was_done_to_every_hyperparameter():
         "kernel[1].variance": ng.Tied("likelihood.variance"),
         "kernel[0].lengthscale": ng.Free(prior=LogNormal(2.0, 0.5)),
     }
-    result = ng.fit(ng.Model(ng.GP(kernel), likelihoods.Gaussian()), x, np.sin(x), parameters=wishes, max_steps=40)
+    y = np.sin(x) + 0.2 * np.random.default_rng(0).normal(size=20)
+    result = ng.fit(ng.Model(ng.GP(kernel), likelihoods.Gaussian()), x, y, parameters=wishes, max_steps=40)
     summary = result.summary()
     found = {entry["name"]: entry for entry in summary.parameters}
     assert {name: entry["treatment"] for name, entry in found.items()} == {
