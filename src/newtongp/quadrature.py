@@ -209,7 +209,7 @@ def _moves(method: Method, finer: Cubature, rows: Rows) -> tuple[Float[Array, " 
             view, _ = evaluate(method, likelihood, y, observed, marginal, site, extra)
             return propose(method, view, observed, site, None, jnp.zeros(()))[0]
 
-        # Relative to the method's own proposal: what is left of its residual is no error of the nodes.
+        # Relative to the method's own proposal: the rest of its residual is not an error of the nodes.
         gap = residual(marginal, proposal(method), proposal(by_finer))
         return jnp.max(jnp.abs(gap[:count])), jnp.max(jnp.abs(gap[count:]))
 

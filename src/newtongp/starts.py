@@ -27,7 +27,7 @@ from .priors.temporal import ChainWorkspace
 from .problem import Problem
 
 START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
-"""Of sites at the prior mean: where one leads nowhere, the next holds f more firmly there."""
+"""Of sites at the prior mean: if inference fails from one, the next holds f more firmly there."""
 
 HOPELESS = 1e6
 """An energy per row above this, or an infinite one, is a sign that the prior is far too wide for the likelihood."""
@@ -173,7 +173,7 @@ class Bound(NamedTuple):
 _REACH = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """How far from a marginal's mean a bound counts, in its standard deviations."""
 _LARGEST_LOG_DENSITY = 1e100
-"""What is larger next to where it becomes infinite has overflowed, and is no bound of the support."""
+"""What is larger next to where it becomes infinite has overflowed, and is not a bound of the support."""
 
 
 def bound_nearby(problem: Problem, marginals: Gaussian) -> Bound | None:

@@ -101,7 +101,7 @@ class BatchRun:
             largest, squares = float(kept.largest), float(kept.squares)
             history.append((float(kept.energies) / max(1, int(kept.batches)), largest, step_size))
             bar.passed(history[-1][0])
-            # The first pass may have started where the energy was infinite; another one like it leads nowhere.
+            # The first pass may have started where the energy was infinite; a second such pass is a failure.
             infinite = not np.any(np.isfinite([energy for energy, _, _ in history[-2:]]))
             if not np.isfinite(largest) or (infinite and len(history) > 1):
                 break
