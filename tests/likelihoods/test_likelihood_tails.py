@@ -58,6 +58,16 @@ def test_finite_value_gradient_and_hessian(likelihood, values):
         assert np.all(np.isfinite(part))
 
 
+@pytest.mark.parametrize("link", ["exp", "softplus"])
+def test_a_scale_that_underflows_leaves_value_gradient_and_hessian_finite(link):
+    likelihood = lk.HeteroscedasticStudentT(4.0, link)
+    latents = jnp.stack([jnp.full(5, 0.3), jnp.array([-1e4, -800.0, -360.0, -110.0, -90.0])], axis=1)
+    for y in (0.3, 1e3):
+        function = lambda f, y=y: likelihood.log_prob(y, f)
+        for part in (function, jax.grad(function), jax.hessian(function)):
+            assert np.all(np.isfinite(jax.vmap(part)(latents)))
+
+
 def test_log_ndtr_and_its_derivatives():
     x = np.array([-1e4, -300.0, -40.0, -20.0, -10.0, -5.1, -5.0, -4.9, -1.0, 0.0, 1.0, 5.0, 30.0, 1e3])
     value, first, second, third = with_derivatives(links.log_ndtr, order=3)(x)
