@@ -150,6 +150,18 @@ def test_a_missing_row_needs_no_value_that_fits_its_own_parameters():
     np.testing.assert_array_equal(few.sites.linear, many.sites.linear)
 
 
+def test_a_missing_row_where_an_expectation_overflows_leaves_gradients_finite():
+    x = np.concatenate([np.linspace(0.0, 10.0, 12), [300.0]])
+    y = np.concatenate([np.arange(12) % 4, [np.nan]])
+    model = ng.Model(ng.GP(ng.kernels.Matern32(3.0, 5000.0)), ng.likelihoods.Poisson())
+    with pytest.warns(ng.ConvergenceWarning):
+        result = ng.infer(model, x, y, ng.FirstOrderVI(), max_steps=5)
+    with pytest.warns(ng.ConvergenceWarning):
+        without = ng.infer(model, x[:-1], y[:-1], ng.FirstOrderVI(), max_steps=5)
+    assert result.steps == 5
+    np.testing.assert_allclose(result.energy, without.energy, rtol=1e-12)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_all_rows_missing_gives_the_prior(name):
     result = infer(y=np.full(8, np.nan), method=METHODS[name], max_steps=15)

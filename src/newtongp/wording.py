@@ -15,9 +15,10 @@ SEARCHES = {
         "fit(result.model, ...)."
     ),
     Status.STEP_TOO_SMALL: (
-        "The search for hyperparameters got stuck before it converged: energies and gradients disagree, most often "
-        "because inference did not converge on the way. Raise inference_steps, use a cubature with more nodes or "
-        "another method, or try restarts."
+        "The search for hyperparameters got stuck before it converged: energies and gradients disagree. If inference "
+        "did not converge on the way, raise inference_steps, or use a cubature with more nodes or another method. If a "
+        "noise variance is many orders of magnitude below that of f, rounding decides: fix it, or give it a lower "
+        "bound. Otherwise try restarts."
     ),
     Status.NON_FINITE: (
         "The search for hyperparameters could not start where it was to: the best that was seen is kept. Give "

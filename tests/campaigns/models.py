@@ -376,8 +376,10 @@ def draw(structure: Structure, rows: int, seed: int) -> tuple[ng.Model, np.ndarr
         "all missing": bool(rng.random() < 0.04),
     }
     if structure.prior == "StateSpaceModel":
-        x = np.sort(rng.integers(0, 2 * rows, rows)).astype(float)[:, None]
-        x[0], x[-1] = 0.0, 2.0 * rows
+        # As many different steps in every draw, so that the chain has as many steps and rows, and programs are shared.
+        inner = 1 + rng.choice(2 * rows - 1, rows - rows // 5 - 2, replace=False)
+        different = np.concatenate([[0], inner, [2 * rows]])
+        x = np.sort(np.concatenate([different, rng.choice(different, rows // 5)])).astype(float)[:, None]
         f = np.cumsum(rng.normal(size=(rows, latents)), axis=0) / np.sqrt(rows)
     elif structure.prior == "LinearModel":
         x = rng.normal(size=(rows, structure.columns))

@@ -1,5 +1,7 @@
 """Far latents: values and derivatives stay finite, and right where the truth is known."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -56,6 +58,16 @@ def test_finite_value_gradient_and_hessian(likelihood, values):
     y, f = (grid.ravel() for grid in np.meshgrid(values, latents))
     for part in with_derivatives(likelihood.log_prob)(y, f):
         assert np.all(np.isfinite(part))
+
+
+@pytest.mark.parametrize("link", ["exp", "softplus"])
+def test_a_scale_that_underflows_leaves_value_gradient_and_hessian_finite(link):
+    likelihood = lk.HeteroscedasticStudentT(4.0, link)
+    latents = jnp.stack([jnp.full(5, 0.3), jnp.array([-1e4, -800.0, -360.0, -110.0, -90.0])], axis=1)
+    for y in (0.3, 1e3):
+        density = functools.partial(likelihood.log_prob, y)
+        for part in (density, jax.grad(density), jax.hessian(density)):
+            assert np.all(np.isfinite(jax.vmap(part)(latents)))
 
 
 def test_log_ndtr_and_its_derivatives():

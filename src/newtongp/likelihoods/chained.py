@@ -113,7 +113,7 @@ class Chained(_Wrapper):
 
     def _given(self, values):
         """The likelihood inside, with its parameters made of these latents."""
-        made = [links.value(link, values[i]) for i, link in enumerate(self.link_names)]
+        made = [_value(link, values[i]) for i, link in enumerate(self.link_names)]
         return eqx.tree_at(self._places, self.base, made, is_leaf=lambda leaf: leaf is None)
 
     def _places(self, base):
@@ -241,6 +241,18 @@ class ZeroInflated(_Wrapper):
         key_zero, key_count = jax.random.split(key)
         zero = jax.random.bernoulli(key_zero, self.probability)
         return jnp.where(zero, 0.0, self.base.sample(key_count, f))
+
+
+_SMALLEST = 1e-45
+
+
+def _value(link: str, latent: Any) -> Any:
+    """The parameter that a link makes of its latent.
+
+    A positive one is at least `_SMALLEST`: of a density that is narrower, the second derivatives overflow.
+    """
+    made = links.value(link, latent)
+    return jnp.maximum(made, _SMALLEST) if link in links.POSITIVE else made
 
 
 # Which parameters, and through which links ------------------------------------------------------

@@ -137,12 +137,13 @@ def evaluate(
 
     With `extra`, the site and the marginal are those of g, and the likelihood is that of f = g + e with Cov e = extra.
     """
-    target = method.target
+    target, whole = method.target, marginal
+    likelihood, marginal, site, extra = _constant_unless(observed, (likelihood, marginal, site, extra))
     point, proper = marginal, jnp.ones((), dtype=bool)
     if target.power > 0.0:
         without = cavity(marginal, site, target.power)
         point, proper = without.gaussian, without.proper
-    view, value = look_around(method, likelihood, y, observed, marginal, point, extra)
+    view, value = look_around(method, likelihood, y, observed, whole, point, extra)
     known = value if target.value_in_energy else None
     energy = method.row_energy(likelihood, y, marginal, site, extra, known)
     return view, RowNumbers(
@@ -180,6 +181,16 @@ def look_around(method, likelihood, y, observed, marginal, point, extra) -> tupl
         None if slope is None else jnp.where(observed, slope, 0.0),
     )
     return view, expansion.value
+
+
+def _constant_unless(observed: Bool[Array, ""], tree: Any) -> Any:
+    """The same values, constant to derivatives where nothing is observed.
+
+    Far from the data an expectation may be infinite. Its weight is zero there, but zero times its derivative is NaN.
+    """
+    numbers, rest = eqx.partition(tree, eqx.is_inexact_array)
+    held = jax.tree.map(lambda leaf: jnp.where(observed, leaf, jax.lax.stop_gradient(leaf)), numbers)
+    return eqx.combine(held, rest)
 
 
 def _where(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
