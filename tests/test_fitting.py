@@ -469,6 +469,10 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
     with pytest.warns(ng.ConvergenceWarning, match="interrupted"):
         result = fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson()), x, y)
     assert result.status is ng.Status.INTERRUPTED and np.isfinite(result.energy)
+    assert len(evaluations) == 10  # nothing is computed once more
+    again = ng.infer(result.model, x, y)
+    np.testing.assert_allclose(result.energy, again.energy, rtol=1e-9)
+    np.testing.assert_allclose(result.marginals.mean, again.marginals.mean, atol=1e-5)
 
 
 def test_an_interrupt_keeps_what_an_unfinished_search_has_found(monkeypatch):

@@ -324,12 +324,14 @@ def test_densities_far_from_what_was_expected():
     assert found == pytest.approx(-1250.0 - 0.5 * np.log(2.0 * np.pi) - np.log1p(-0.0025), abs=1e-5)
 
 
-@pytest.mark.parametrize(("mean", "size"), [((0.0, -9.0), 1.0), ((1.0, 0.0), 0.2)])
+@pytest.mark.parametrize(
+    ("mean", "size"), [((0.0, -9.0), 1.0), ((1.0, 0.0), 0.2), ((4.0, -2.3), 1.0), ((0.5, 1.0), 1.5)]
+)
 def test_densities_of_two_latents(mean, size):
     """A scale of its own latent, over which Gauss-Legendre nodes are laid, and for each the panels for the other."""
     rows = ng.Gaussian(np.array([mean]), size**2 * np.eye(2)[None])
     found = predict._log_densities(lk.HeteroscedasticStudentT(4.0, "exp"), None, rows, np.array([[0.8]]))[0]
-    nodes, weights = np.polynomial.legendre.leggauss(50)
+    nodes, weights = np.polynomial.legendre.leggauss(80)
     scales = np.exp(mean[1] + 8.0 * size * nodes)
     centre = (0.8 - mean[0]) / size
     inner = [by_panels(lambda z, s=s: stats.t.pdf(0.8, 4.0, mean[0] + size * z, s), centre) for s in scales]

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .columns import NUMBERS, Columns, kind_of, names_of
 from .gaussian import Sites
 from .likelihoods import support as supports
 from .likelihoods.base import Likelihood, rows_given
@@ -13,7 +14,7 @@ from .model import Model
 from .precision import NotRealError, as_real
 from .times import Clock, MixedError, as_clock, read_times
 
-__all__ = ["Clock", "Data", "as_clock", "read_data", "read_inputs", "read_sites"]
+__all__ = ["Clock", "Columns", "Data", "as_clock", "columns_of", "read_data", "read_inputs", "read_sites"]
 
 
 class Data(NamedTuple):
@@ -35,12 +36,20 @@ class Data(NamedTuple):
         return np.where(self.observed[:, None] if self.seen is None else self.seen, self.y, np.nan)
 
 
-def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
-    """x as a float64 matrix with one row a datum, checked against the prior.
+def columns_of(x: Any, model: Model) -> Columns:
+    """What x is given as, so that new inputs can be matched with it."""
+    clock = getattr(model.prior, "clock", None)
+    return Columns(names_of(x), NUMBERS if clock is None else kind_of(read_times(x)))
 
-    Time stamps are counted in units of the prior's clock; numbers are taken as they are, in those units.
+
+def read_inputs(x: Any, model: Model, name: str = "x", like: Columns | None = None) -> np.ndarray:
+    """x as a float64 matrix with one row per datum, checked against the prior.
+
+    Time stamps are counted in units of the prior's clock; numbers are taken as they are, in those units. With `like`,
+    columns are brought into the order of those, and what they hold must be of the same kind.
     """
-    times = _read_times(x, model, name)
+    order = None if like is None else like.order(x, name)
+    times = _read_times(x, model, name, like)
     array = _as_float(x, name) if times is None else times
     if array.ndim == 0:
         raise ValueError(f"{name} must have one row a datum, got the single number {array}: write [{array}]")
@@ -55,6 +64,8 @@ def read_inputs(x: Any, model: Model, name: str = "x") -> np.ndarray:
         raise ValueError(f"{name} has no rows, got shape {array.shape}: give at least one")
     if array.shape[1] == 0:
         raise ValueError(f"{name} has no columns, got shape {array.shape}: give at least one")
+    if order is not None:
+        array = array[:, order]
     wrong = ~np.isfinite(array)
     if np.any(wrong):
         row, column = np.argwhere(wrong)[0]
@@ -92,7 +103,7 @@ def _about_origin(x: Any, numbers: np.ndarray, model: Model) -> str:
     )
 
 
-def _read_times(x: Any, model: Model, name: str) -> np.ndarray | None:
+def _read_times(x: Any, model: Model, name: str, like: Columns | None) -> np.ndarray | None:
     """The times in x as numbers; None if it has none."""
     try:
         times = read_times(x)
@@ -101,11 +112,13 @@ def _read_times(x: Any, model: Model, name: str) -> np.ndarray | None:
             f"{name} must hold numbers, or time stamps of one kind, got {type(x).__name__} with both "
             f"{_short(error.first)} and, in row {error.row}, {_short(error.second)}: {error.advice or _IN_NUMBERS}"
         ) from None
+    clock = getattr(model.prior, "clock", None)
     if times is None:
+        if like is not None:
+            like.check_kind(x, NUMBERS, clock, "numbers", name)
         return None
     if times.entries.size == 0:
         return np.zeros(times.entries.shape)
-    clock = getattr(model.prior, "clock", None)
     if clock is None:
         raise ValueError(
             f"{name} must hold real numbers unless the prior has a unit of time, got {type(x).__name__} with "
@@ -119,16 +132,18 @@ def _read_times(x: Any, model: Model, name: str) -> np.ndarray | None:
     if np.any(times.missing):
         row = np.argwhere(times.missing)[0][0]
         raise ValueError(f"{name} must be finite, but row {row} is NaT: drop that row (only y may be missing)")
+    if like is not None:
+        like.check_kind(x, kind_of(times), clock, _short(times.first), name)
     try:
         return times.numbers(clock)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
 
 
-def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y")) -> Data:
+def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"), like: Columns | None = None) -> Data:
     """x and y as arrays that fit each other and the model; NaN in y is missing."""
     check_indexes(x, y, names)
-    inputs = read_inputs(x, model, names[0])
+    inputs = read_inputs(x, model, names[0], like)
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
     _check_row_parameters(model.likelihood, inputs.shape[0])
     seen = ~np.isnan(outputs)

@@ -106,6 +106,7 @@ class Run:
     def __init__(self, setup: Setup, method, step, sites, tol):
         self.method, self.step = method, step
         self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
+        self.columns = setup.columns
         self.tol = tolerance(tol)
         rows, latents = setup.data.x.shape[0], self.model.prior.num_latents
         memory.require_nodes(method.cubature, rows, latents)
@@ -268,6 +269,7 @@ class Run:
             marginals=self.order.rows(to_host(report.marginals)),
             site_marginals=self.order.rows(to_host(report.site_marginals)),
             condition=functools.partial(posterior_of, self.model.prior, self.problem.workspace, report.sites),
+            columns=self.columns,
         )
 
 

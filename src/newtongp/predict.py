@@ -197,7 +197,11 @@ class Prediction:
 
 def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
     """Predictions of y and f at new inputs."""
-    x = _new_inputs(result, x_new, row_parameters)
+    return predict_at(result, new_inputs(result, x_new, row_parameters), **row_parameters)
+
+
+def predict_at(result: Result, x: np.ndarray, **row_parameters: Any) -> Prediction:
+    """Predictions at inputs that have been read: numbers, with their columns in the order of x."""
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     return Prediction(likelihood, _latent(result, x), cubature_for(result))
 
@@ -206,7 +210,7 @@ def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
 def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
     """log E_q[p(y* | f*)] for each row."""
     data_room.check_indexes(x_new, y_new, ("x_new", "y_new"))
-    x = _new_inputs(result, x_new, row_parameters)
+    x = new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     model = Model(result.model.prior, likelihood)
     read = data_room.read_data(x, y_new, model, ("x_new", "y_new"))
@@ -217,14 +221,14 @@ def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -
 @in_double
 def sample(result: Result, key: Any, x_new: Any, n: int) -> np.ndarray:
     """n joint draws of f at new inputs."""
-    x = _new_inputs(result, x_new)
+    x = new_inputs(result, x_new)
     return np.asarray(_draw_latents(result, as_key(key), x, whole(n, "n")))
 
 
 @in_double
 def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any) -> np.ndarray:
     """n draws of y at new inputs, each given a joint draw of f."""
-    x = _new_inputs(result, x_new, row_parameters)
+    x = new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     key_f, key_y = jax.random.split(as_key(key))
     latents = _draw_latents(result, key_f, x, whole(n, "n"))
@@ -286,7 +290,7 @@ def one_step_ahead(result: Result) -> np.ndarray:
 def states(result: Result, x: Any) -> Gaussian:
     """The smoothed states at any inputs."""
     posterior = _in_time(result, "states")
-    inputs = _new_inputs(result, x, name="x")
+    inputs = new_inputs(result, x, name="x")
     with _explained("x"):
         return posterior.states(inputs)
 
@@ -379,13 +383,13 @@ def _moment_rule(cubature: Cubature | None, likelihood: Likelihood) -> Cubature:
     return rule if exact else _without_negative_weights(rule, likelihood.num_latents)
 
 
-def _new_inputs(
+def new_inputs(
     result: Result, x_new: Any, row_parameters: dict[str, Any] | None = None, name: str = "x_new"
 ) -> np.ndarray:
     """New inputs, with the columns of those that the model has seen."""
     for other, values in (row_parameters or {}).items():
         data_room.check_indexes(x_new, values, (name, other))
-    x = data_room.read_inputs(x_new, result.model, name)
+    x = data_room.read_inputs(x_new, result.model, name, result.columns)
     # Of data that were read in chunks nothing is kept: their posterior knows the columns.
     columns = x.shape[1] if result.data is None else result.data.x.shape[1]
     if x.shape[1] != columns:

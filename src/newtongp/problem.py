@@ -70,7 +70,7 @@ class Setup:
 
     def __init__(self, model: Model, x: Any, y: Any):
         self.model = model
-        self.data = data_room.read_data(x, y, model)
+        self.data, self.columns = data_room.read_data(x, y, model), data_room.columns_of(x, model)
         self.memory = memory.require_rows(model.prior, self.data.x)
         kernel = getattr(model.prior, "kernel", None)
         if kernel is not None:
@@ -86,6 +86,7 @@ class Setup:
         """The same data with other hyperparameters."""
         other = object.__new__(Setup)
         other.model, other.data, other.order, other.memory = model, self.data, self.order, self.memory
+        other.columns = self.columns
         other.inputs = model.prior.inputs_with(self.inputs)
         likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
         workspace = _prepare(model.prior, other.inputs)

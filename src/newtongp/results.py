@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .columns import Columns
 from .data import Data
 from .gaussian import Gaussian, Sites
 from .model import Model
@@ -161,7 +162,9 @@ class Result:
 
     `sites` and `marginals` have one entry a row of the data, as have `site_marginals`, those of what the sites act on:
     f itself, but for a `SparseGP` its projection on the inducing variables. Where nothing of single rows was kept (a
-    `SparseGP` with `storage="tied"`) they are None, and so is `data` where it was read in chunks.
+    `SparseGP` with `storage="tied"`) they are None, and so is `data` where it was read in chunks. `columns` has the
+    names of the columns of x, where it was a data frame: new inputs that are one are matched with it by name, others
+    by position.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -187,6 +190,7 @@ class Result:
         marginals: Any,
         condition: Callable[[], Posterior],
         site_marginals: Gaussian | None = None,
+        columns: Columns | None = None,
     ):
         self.model = model
         self.method = method
@@ -200,6 +204,7 @@ class Result:
         self.sites: Sites = sites
         self.marginals: Gaussian = marginals
         self.site_marginals: Gaussian = marginals if site_marginals is None else site_marginals
+        self.columns = columns
         self._condition = condition
 
     def __repr__(self) -> str:
@@ -220,7 +225,8 @@ class Result:
     def predict(self, x_new: Any, **row_parameters: Any) -> "Prediction":
         """Predictions of y (and f) at new inputs; see `Prediction`.
 
-        `row_parameters` are the likelihood's per-row numbers at the new inputs, such as `exposure`.
+        `row_parameters` are the likelihood's per-row numbers at the new inputs, such as `exposure`. Where x was a data
+        frame and `x_new` is one, its columns are matched by name; an array is taken by position.
         """
         from . import predict
 
@@ -269,7 +275,7 @@ class Result:
 
         `checks=False` leaves out those that take some computing: whether the integrals are exact enough, which rows
         stand out, what a safeguard or rounding has changed. For a `LinearModel` the coefficients are part of it, by the
-        `names` of the columns of x where they are given.
+        `names` of the columns of x where they are given, or x was a data frame.
         """
         from . import summary
 

@@ -12,6 +12,7 @@ import equinox as eqx
 import numpy as np
 
 from . import data as data_room
+from .columns import Columns, names_of
 from .data import Data
 from .likelihoods.base import Likelihood, rows_given
 from .model import Model
@@ -43,6 +44,9 @@ class Batch(NamedTuple):
 class _Source(abc.ABC):
     """Chunks of rows, as they come."""
 
+    names: tuple[str, ...] | None
+    """Those of the columns of x."""
+
     @abc.abstractmethod
     def chunks(self, order: np.random.Generator | None) -> Iterator[tuple[int, Any, Any]]:
         """(first row, x, y) of every chunk, in random order if it can be had and is asked for."""
@@ -51,8 +55,8 @@ class _Source(abc.ABC):
 class _Arrays(_Source):
     """x and y with one row a datum, sliced and not loaded: NumPy, memory maps, Zarr, HDF5."""
 
-    def __init__(self, x: Any, y: Any):
-        self.x, self.y = x, y
+    def __init__(self, x: Any, y: Any, names: tuple[str, ...] | None):
+        self.x, self.y, self.names = x, y, names
 
     def chunks(self, order):
         starts = np.arange(0, self.x.shape[0], _CHUNK)
@@ -67,28 +71,32 @@ class _Chunks(_Source):
     def __init__(self, chunks: Any):
         self.given = chunks
         self.starts: list[int] = []
+        self.names = names_of(chunks)
 
     def chunks(self, order):
         if order is not None and isinstance(self.given, Sequence) and self.starts:
             for number in order.permutation(len(self.given)):
-                yield self.starts[number], *_as_pair(self.given[int(number)], int(number))
+                yield self.starts[number], *self._pair(self.given[int(number)], int(number))
             return
         start, starts = 0, []
         given: Any = self.given() if callable(self.given) else self.given
         for number, chunk in enumerate(given):
-            x, y = _as_pair(chunk, number)
+            x, y = self._pair(chunk, number)
             starts.append(start)
             yield start, x, y
             start += len(x)
         self.starts = starts
 
-
-def _as_pair(chunk: Any, number: int) -> tuple[Any, Any]:
-    if not isinstance(chunk, (tuple, list)) or len(chunk) != 2:
-        raise ValueError(f"chunks must be pairs (x, y), but chunk {number} is {type(chunk).__name__}")
-    names = f"x of chunk {number}", f"y of chunk {number}"
-    data_room.check_indexes(chunk[0], chunk[1], names)
-    return _as_array(chunk[0], names[0]), _as_array(chunk[1], names[1])
+    def _pair(self, chunk: Any, number: int) -> tuple[Any, Any]:
+        """A chunk as arrays, with columns in the order of the first that has names for them."""
+        if not isinstance(chunk, (tuple, list)) or len(chunk) != 2:
+            raise ValueError(f"chunks must be pairs (x, y), but chunk {number} is {type(chunk).__name__}")
+        names = f"x of chunk {number}", f"y of chunk {number}"
+        data_room.check_indexes(chunk[0], chunk[1], names)
+        self.names = names_of(chunk[0]) if self.names is None else self.names
+        order = Columns(self.names).order(chunk[0], names[0])
+        x, y = _as_array(chunk[0], names[0]), _as_array(chunk[1], names[1])
+        return x if order is None else x[:, order], y
 
 
 def _as_array(value: Any, name: str) -> np.ndarray:
@@ -118,6 +126,7 @@ def _source(x: Any, y: Any) -> _Source:
             raise ValueError(f"without y, x must be chunks (x, y) of the data, got {type(x).__name__}")
         return _Chunks(x)
     data_room.check_indexes(x, y)
+    names = names_of(x)
     x, y = (each if _is_sliced(each) else _as_array(each, name) for each, name in ((x, "x"), (y, "y")))
     shapes = tuple(x.shape), tuple(y.shape)
     if () in shapes or shapes[0][0] != shapes[1][0]:
@@ -125,7 +134,7 @@ def _source(x: Any, y: Any) -> _Source:
             f"x and y must have as many rows as each other, got shapes {shapes[0]} and {shapes[1]}: give one y a "
             "row of x, NaN where it is missing"
         )
-    return _Arrays(x, y)
+    return _Arrays(x, y, names)
 
 
 class Rows:
@@ -153,6 +162,11 @@ class Rows:
                 raise ValueError(f"{name} was given for {rows} row(s), but the data has {self.count}: give one a row")
         if isinstance(self._source, _Arrays) and type(self._source.x) is np.ndarray:
             self.held = self._with_seen(data_room.read_data(self._source.x, self._source.y, self._plain))
+
+    @property
+    def columns(self) -> Columns:
+        """What x was given as."""
+        return Columns(self._source.names)
 
     def _read(self, order: np.random.Generator | None) -> Iterator[tuple[int, Data]]:
         for start, x, y in self._source.chunks(order):
@@ -254,6 +268,11 @@ class ParquetChunks(Sequence):
             raise ValueError(
                 f"the file has no column {missing[0]!r}; it has: {', '.join(self._file.schema_arrow.names)}"
             )
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The names of the columns of x."""
+        return tuple(self._x)
 
     def __len__(self) -> int:
         return self._file.num_row_groups

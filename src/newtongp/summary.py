@@ -140,7 +140,7 @@ class Summary:
 def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary:
     """The summary of a result. `checks=False` leaves out the warnings that take some computing.
 
-    `names` are those of the columns of x, for the coefficients of a linear model.
+    `names` are those of the columns of x, for the coefficients of a linear model; a data frame has them already.
     """
     coefficients = list(_coefficients(result, names))
     warned, not_checked = find_concerns(result, flag(checks, "checks"))
@@ -276,6 +276,8 @@ def _coefficients(result: Result, names: Any) -> Iterator[dict[str, Any]]:
     weights, latents = result.posterior.weights, result.model.prior.num_latents  # pyright: ignore[reportAttributeAccessIssue]
     means = np.asarray(weights.mean).reshape(latents, -1)
     deviations = np.sqrt(np.diagonal(np.asarray(weights.covariance))).reshape(means.shape)
+    if names is None and result.columns is not None:
+        names = result.columns.own_names
     columns = _column_names(names, means.shape[1])
     width = float(ndtri(0.5 + 0.5 * _LEVEL))
     for latent, column in np.ndindex(means.shape):

@@ -8,6 +8,7 @@ import dataclasses
 import datetime
 import math
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,8 +40,8 @@ class Clock:
     """Turns time stamps into numbers: how many `unit`s they are after `origin`.
 
     `unit` is one of NumPy's names for units, a `numpy.timedelta64` or a `datetime.timedelta`; months and years have no
-    fixed length. Lengthscales, periods and the like are in that unit, and numbers that are given in place of time
-    stamps are taken as they are: in units after the origin. Stamps without a time zone are taken to be in UTC,
+    fixed length. Lengthscales, periods and the like are in that unit, and where x holds numbers in place of time
+    stamps, they are taken as they are: in units after the origin. Stamps without a time zone are taken to be in UTC,
     those with one are converted to it, and there are no leap seconds. Durations are counted from the origin.
 
     Numbers have sixteen digits: after the default origin, 2000-01-01, those of a stamp in the 2020s resolve
@@ -207,6 +208,8 @@ class Times(NamedTuple):
     """Inputs that hold time: the entries as datetime64 or timedelta64, of one resolution or (as objects) of several."""
 
     entries: np.ndarray
+    zoned: bool = False
+    """Whether they came with a time zone; then they are in UTC."""
 
     @property
     def first(self) -> Any:
@@ -253,13 +256,13 @@ def read_times(value: Any) -> Times | None:
     """
     zoned = _without_zone(value)
     if zoned is not None:
-        return Times(zoned)
+        return Times(zoned, True)
     try:
         array = np.asarray(value)
     except (TypeError, ValueError):
         return None
     if array.dtype.kind in "mM" and not isinstance(value, (list, tuple)):
-        return Times(_unmask(value, array))
+        return Times(_unmask(value, array), _has_zone(value))
     # NumPy would read [duration, 3] as two durations and [stamp, duration] as two stamps.
     if array.dtype.kind in "mMO":
         return _from_objects(np.array(_unpacked(value), dtype=object) if isinstance(value, (list, tuple)) else array)
@@ -272,6 +275,14 @@ def _without_zone(value: Any) -> np.ndarray | None:
     if getattr(dtype, "tz", None) is None or not isinstance(getattr(dtype, "unit", None), str):
         return None
     return np.asarray(value, dtype=f"datetime64[{dtype.unit}]")  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def _has_zone(value: Any) -> bool:
+    """Whether a column or frame of polars or pyarrow, which become arrays in UTC, has a time zone."""
+    kinds = [getattr(value, "dtype", None), getattr(value, "type", None)]
+    for several in (getattr(value, "dtypes", None), getattr(getattr(value, "schema", None), "types", None)):
+        kinds.extend(several if isinstance(several, Iterable) else ())
+    return any(getattr(kind, each, None) is not None for kind in kinds for each in ("time_zone", "tz"))
 
 
 def _unmask(value: Any, array: np.ndarray) -> np.ndarray:
@@ -302,7 +313,7 @@ def _from_objects(array: np.ndarray) -> Times | None:
         raise MixedError(array[first], array[second], int(second[0]))
     for position in np.argwhere(kinds == "missing"):
         entries[tuple(position)] = np.datetime64("NaT")
-    return Times(entries)
+    return Times(entries, present == ["stamp in a zone"])
 
 
 def _kind(entry: Any, time: Any) -> str:

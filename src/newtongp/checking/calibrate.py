@@ -157,7 +157,8 @@ def calibration(
         )
     prediction = result.predict(x_new, **row_parameters)
     likelihood = prediction.likelihood
-    read = data_room.read_data(x_new, y_new, Model(result.model.prior, likelihood), ("x_new", "y_new"))
+    model = Model(result.model.prior, likelihood)
+    read = data_room.read_data(x_new, y_new, model, ("x_new", "y_new"), result.columns)
     return Calibration(*around(prediction, read, read.observed), "new data", key)
 
 

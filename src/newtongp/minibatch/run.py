@@ -326,6 +326,7 @@ class BatchRun:
             marginals=whole,
             site_marginals=marginals,
             condition=lambda: posterior,
+            columns=self.rows.columns,
         )
 
 

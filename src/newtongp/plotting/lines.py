@@ -10,7 +10,7 @@ from scipy.stats import norm
 from .. import data as data_room
 from ..checking import has_distribution
 from ..likelihoods.base import Likelihood, rows_given, with_row_parameters
-from ..predict import Prediction
+from ..predict import Prediction, predict_at
 from ..predictive.rows import AccuracyWarning
 from ..priors.statespace import StateSpaceModel
 from ..results import Result
@@ -91,7 +91,7 @@ def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]
         values, row_parameters = in_order(values, row_parameters)
         inputs = np.repeat(others, values.size, axis=0)
         inputs[:, column] = values
-    prediction = result.predict(inputs, **row_parameters)
+    prediction = predict_at(result, inputs, **row_parameters)
     clock = clock_of(result)
     return _Line(
         inputs[:, column],
@@ -104,14 +104,14 @@ def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]
 def _read_grid(result: Result, grid: Any, column: int) -> tuple[np.ndarray, np.ndarray]:
     """Where to predict along a column, and a row (1, P) with the values at which the other columns are held."""
     if result.data is None:
-        whole = data_room.read_inputs(grid, result.model, "grid")
+        whole = data_room.read_inputs(grid, result.model, "grid", result.columns)
         return whole[:, column], whole[:1]
     others = result.data.x[:1]
     if grid is None:
         return _default_grid(result.data.x[:, column], result.model.prior), others
     if others.shape[1] > 1:
         return finite_column(grid, "grid"), others
-    whole = data_room.read_inputs(grid, result.model, "grid")
+    whole = data_room.read_inputs(grid, result.model, "grid", result.columns)
     if whole.shape[1] > 1:
         raise ValueError(f"grid must have one column, as x has, got shape {whole.shape}")
     return whole[:, 0], others

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..predict import predict_at
 from ..results import Result
 from .lines import kind_of, subscript
 from .pieces import DATA, class_colour, make_panels
@@ -21,7 +22,7 @@ def plot_map(result: Result, axes, grid, columns: list[int], latents: bool, row_
     sides = _sides(result, grid, columns)
     inputs = np.repeat(result.data.x[:1], sides[0].size * sides[1].size, axis=0)
     inputs[:, columns] = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
-    prediction = result.predict(inputs, **row_parameters)
+    prediction = predict_at(result, inputs, **row_parameters)
     likelihood = result.model.likelihood
     kind = kind_of(likelihood)
     hidden = likelihood.num_latents if latents or kind == "nothing" else 0

@@ -10,6 +10,7 @@ from scipy.stats import norm
 
 from ..likelihoods.base import Likelihood, row_axes, row_mean, with_row_parameters
 from ..precision import in_double
+from ..predict import new_inputs, predict_at
 from ..results import Result
 from ..times import read_times
 from .pieces import DATA, MEAN, fill_bands, in_order, read_levels, require_matplotlib, tails_of
@@ -39,19 +40,19 @@ def plot_prediction(
     require_matplotlib()
     inputs = _inputs(x, "x")
     outputs = one_column(y, "y")
-    new_inputs, row_parameters = in_order(_grid(grid), row_parameters)
+    drawn, at, row_parameters = _drawn(result, grid, row_parameters)
     if inputs.shape != outputs.shape:
         raise ValueError(f"x and y must have as many rows as each other, got {inputs.size} and {outputs.size}")
     widest_first = read_levels(levels)
     ax = ax or _new_axes()
 
-    prediction = result.predict(new_inputs, **row_parameters)
+    prediction = predict_at(result, at, **row_parameters)
     ends = prediction.quantile(tails_of(widest_first))
-    fill_bands(ax, new_inputs, ends, widest_first, "% of new data")
-    ax.plot(new_inputs, prediction.mean, color=MEAN, linewidth=2.0, label="mean of y")
+    fill_bands(ax, drawn, ends, widest_first, "% of new data")
+    ax.plot(drawn, prediction.mean, color=MEAN, linewidth=2.0, label="mean of y")
     ax.plot(inputs, outputs, "o", color=DATA, markersize=3.5, markeredgewidth=0, alpha=0.75, label=data_label)
-    mark_ends_of_data(ax, inputs[np.isfinite(outputs)], new_inputs)
-    _finish(ax, new_inputs)
+    mark_ends_of_data(ax, inputs[np.isfinite(outputs)], drawn)
+    _finish(ax, drawn)
     return ax
 
 
@@ -72,25 +73,25 @@ def plot_conditional_mean(
     `grid` goes beyond them.
     """
     require_matplotlib()
-    new_inputs, row_parameters = in_order(_grid(grid), row_parameters)
     likelihood = result.model.likelihood
     if likelihood.num_latents != 1 or likelihood.num_outputs != 1:
         raise ValueError(
             f"plot_conditional_mean is for one latent and one output, and {type(likelihood).__name__} has "
             f"{likelihood.num_latents} and {likelihood.num_outputs}: plot result.predict(...).latent instead"
         )
+    drawn, at, row_parameters = _drawn(result, grid, row_parameters)
     widest_first = read_levels(levels)
     ax = ax or _new_axes()
 
-    latent = result.predict(new_inputs, **row_parameters).latent
+    latent = predict_at(result, at, **row_parameters).latent
     scores = norm.ppf([*tails_of(widest_first), 0.5])
     quantiles = latent.mean[:, 0] + scores[:, None] * np.sqrt(latent.covariance[:, 0, 0])
     curves = conditional_means(with_row_parameters(likelihood, **row_parameters), quantiles)
-    fill_bands(ax, new_inputs, curves[:-1], widest_first, "% interval")
-    ax.plot(new_inputs, curves[-1], color=MEAN, linewidth=2.0, label=label)
+    fill_bands(ax, drawn, curves[:-1], widest_first, "% interval")
+    ax.plot(drawn, curves[-1], color=MEAN, linewidth=2.0, label=label)
     if x is not None:
-        mark_ends_of_data(ax, _inputs(x, "x"), new_inputs)
-    _finish(ax, new_inputs)
+        mark_ends_of_data(ax, _inputs(x, "x"), drawn)
+    _finish(ax, drawn)
     return ax
 
 
@@ -103,6 +104,12 @@ def conditional_means(likelihood: Likelihood, latents: np.ndarray) -> np.ndarray
 
     rows = jax.vmap(row, in_axes=(row_axes(likelihood), 1), out_axes=1)
     return np.asarray(rows(likelihood, jnp.asarray(latents)))
+
+
+def _drawn(result: Result, grid: Any, row_parameters: dict) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """The grid in rising order, as it is drawn and as the model reads it, and row parameters in the same order."""
+    drawn, moved = in_order(_grid(grid), row_parameters)
+    return drawn, np.sort(new_inputs(result, grid, row_parameters, "grid"), axis=0), moved
 
 
 def _new_axes() -> "Axes":

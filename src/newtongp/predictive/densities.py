@@ -23,6 +23,9 @@ _AGREEMENT = 1e-6
 _FALL = 30.0
 """By how much the logarithm of an integrand must have fallen at the rim of the nodes."""
 _MOST_NODES = 2**20
+_HOPELESS = 1e-2
+"""Two rules that differ by more are not followed by a finer one, since that would not agree with the second."""
+_OUTER_SPACING = 0.25
 
 
 def log_densities(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +50,7 @@ def log_densities(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _by_products(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """By product rules, finer and finer; the error is infinite where the last two do not agree."""
     value, error = np.full(rows.count, np.nan), np.full(rows.count, np.inf)
-    open_ = np.arange(rows.count)
+    open_, hopeless = np.arange(rows.count), np.zeros(rows.count, dtype=bool)
     for spacing in SPACINGS:
         nodes, weights, rim = trapezoid(spacing, rows.nodal)
         for part in np.array_split(open_, 1 + open_.size * weights.size // _MOST_NODES):
@@ -62,29 +65,37 @@ def _by_products(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             agree = (change <= _AGREEMENT) & inside
             value[part] = found
             error[part[agree]] = change[agree]
-        open_ = open_[np.isinf(error[open_])]
+            hopeless[part] = change > _HOPELESS
+        open_ = open_[np.isinf(error[open_]) & ~hopeless[open_]]
         if open_.size == 0:
             break
     return value, error
 
 
 def _half_nested(rows: Rows, y: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The outer of two integrals by two fixed rules; the error is infinite where they do not agree."""
-    found, errors, inside = [], [], []
-    for spacing in SPACINGS[:2]:
-        nodes, weights, rim = trapezoid(spacing, 1)
-        value, error = _nested(rows, y, np.repeat(row, weights.size), np.tile(nodes, (1, row.size)))
-        terms = value.reshape(row.size, -1) + np.log(weights)
-        found.append(special.logsumexp(terms, axis=1))
-        errors.append(np.max(error.reshape(row.size, -1), axis=1))
-        inside.append(np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL)
-    change = np.abs(np.expm1(found[1] - found[0]))
-    agree = (change <= _AGREEMENT) & inside[1]
-    return found[1], np.where(agree, change + errors[1], np.inf)
+    """The outer of two integrals by a fixed rule; the error is infinite where its two halves do not agree."""
+    nodes, weights, rim = trapezoid(_OUTER_SPACING, 1)
+    log_weights = np.log(weights)
+    value, error = _nested(rows, y, np.repeat(row, weights.size), np.tile(nodes, (1, row.size)), log_weights)
+    terms = value.reshape(row.size, -1) + log_weights
+    found = np.asarray(special.logsumexp(terms, axis=1))
+    # Every second node, and those between them, are rules of their own.
+    one, other = (special.logsumexp(terms[:, k::2], axis=1) - np.log(np.sum(weights[k::2])) for k in (0, 1))
+    change = np.abs(np.expm1(one - other))
+    inside = np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL
+    agree = (change <= _AGREEMENT) & inside
+    shares = np.exp(terms - found[:, None])
+    return found, np.where(agree, change + np.sum(shares * error.reshape(row.size, -1), axis=1), np.inf)
 
 
-def _nested(rows: Rows, y: np.ndarray, row: np.ndarray, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """log E[p(y | g)] over the latents after those at the points `outer` (k, n), of these rows."""
+def _nested(
+    rows: Rows, y: np.ndarray, row: np.ndarray, outer: np.ndarray, log_weights: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """log E[p(y | g)] over the latents after those at the points `outer` (k, n), of these rows.
+
+    With `log_weights` (S,), every S of them are added up with these weights: those that hardly count in the sum are
+    less accurate, or −∞.
+    """
     last = outer.shape[0] + 1 == rows.nodal
 
     def log_density(items: np.ndarray, z: np.ndarray) -> np.ndarray:
@@ -100,23 +111,46 @@ def _nested(rows: Rows, y: np.ndarray, row: np.ndarray, outer: np.ndarray) -> tu
         return np.stack([found, found - 0.5 * z**2], axis=1)
 
     centre, width, height = locate(objectives, row.size, _REACH if rows.nodal == 1 else _NEAR)
+    # Two peaks that are all but one need panels once.
+    near = np.abs(centre[:, 0] - centre[:, 1]) < 0.5 * np.min(width, axis=1)
+    near &= np.max(width, axis=1) < 2.0 * np.min(width, axis=1)
+    centre[near, 0], width[near, 0] = centre[near, 1], width[near, 1]
     top = np.where(np.isfinite(height[:, 1]), height[:, 1], 0.0)
+    share = np.ones(row.size) if log_weights is None else _shares(height[:, 1], width[:, 1], log_weights)
+    counting = np.flatnonzero(share > 0.0)
 
     def weighted(items: np.ndarray, z: np.ndarray) -> np.ndarray:
+        items = counting[items]
         found = log_density(items, z)
         weight = np.exp(found[:, 0] - 0.5 * z**2 - top[items])
         return weight[:, None] if last else weight[:, None] * np.stack([np.ones_like(weight), found[:, 1]], axis=1)
 
     def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:
-        wanted = (_RELATIVE if rows.nodal == 1 else _OUTER if not last else _INNER) * value + 1e-300
+        relative = _RELATIVE if rows.nodal == 1 else _OUTER if not last else _INNER
+        wanted = relative / share[counting, None] * value + 1e-300
         wanted[:, 1:] = np.inf
         return wanted
 
-    found = integrate(weighted, graded(centre, width, _ENDS if rows.nodal == 1 else _NEAR_ENDS), allowed)
-    value = found.value[:, 0]
-    error = found.error[:, 0] + (0.0 if last else found.value[:, 1])
+    ends = graded(centre[counting], width[counting], _ENDS if rows.nodal == 1 else _NEAR_ENDS)
+    found = integrate(weighted, ends, allowed)
+    value, error = np.zeros(row.size), np.zeros(row.size)
+    value[counting] = found.value[:, 0]
+    error[counting] = found.error[:, 0] + (0.0 if last else found.value[:, 1])
     relative = np.where(value > 0.0, error / np.where(value > 0.0, value, 1.0), 0.0)
     return top + np.log(value) - _LOG_ROOT_2PI, relative
+
+
+def _shares(height: np.ndarray, width: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
+    """At most which share of the sum of every S integrals each has, from the peaks of the integrands; 0 for nothing.
+
+    An integrand with its peak's height over all of the interval would be more, one that has fallen by 1 at its width
+    is less.
+    """
+    peaks = height.reshape(-1, log_weights.size) + log_weights
+    least = np.max(peaks + np.log(width.reshape(peaks.shape)) - 1.0, axis=1, keepdims=True)
+    known = np.isfinite(least)
+    share = np.where(known, np.exp(np.minimum(peaks + np.log(2.0 * _NEAR) - np.where(known, least, 0.0), 0.0)), 1.0)
+    return np.where(share > np.exp(-_FALL - 2.0), share, 0.0).ravel()
 
 
 # Moments, and probabilities of classes ------------------------------------------------------------

@@ -25,8 +25,8 @@ from ..likelihoods.base import (
 from ..linalg import lower_roots_given, small_normal_log_density
 from ..precision import in_double, to_host
 
-_CHUNK = 4096
-"""Points per call of a compiled function: one size, so that each is compiled once."""
+_CHUNK, _LARGE_CHUNK = 2**12, 2**16
+"""Points per call of a compiled function: two sizes, so that each is compiled twice at most."""
 
 
 class AccuracyWarning(UserWarning):
@@ -63,6 +63,7 @@ class Rows:
         self.covariance = np.asarray(latent.covariance)[:, order][:, :, order]
         self.root = lower_roots_given(self.covariance)
         self._axes = row_axes(self.likelihood)
+        self._has_row_parameters = bool(jax.tree.leaves(self._axes))
 
     @property
     def count(self) -> int:
@@ -74,11 +75,19 @@ class Rows:
         part = object.__new__(Rows)
         part.__dict__ |= self.__dict__
         part.mean, part.covariance, part.root = self.mean[rows], self.covariance[rows], self.root[rows]
+        part.__dict__.pop("_columns", None)
         part.likelihood = self.at(rows)
         return part
 
+    @functools.cached_property
+    def _columns(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means (D, M) and roots (D, D, M), of which rows are soon taken."""
+        return np.ascontiguousarray(self.mean.T), np.ascontiguousarray(np.moveaxis(self.root, 0, 2))
+
     def at(self, rows: np.ndarray) -> Likelihood:
         """The likelihood with the row parameters of these rows."""
+        if not self._has_row_parameters:
+            return self.likelihood
         return jax.tree.map(
             lambda leaf, axis: leaf if axis is None else np.asarray(leaf)[rows],
             self.likelihood,
@@ -92,8 +101,15 @@ class Rows:
 
     def _latents(self, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
         """The latents (n, D) at the points z (nodal, n): others first where some are linear."""
-        f = self.mean[rows] + np.einsum("nij,jn->ni", self.root[rows][:, :, : self.nodal], z)
-        return f if self.linear else f[:, self._back]
+        means, roots = self._columns
+        f = np.empty((rows.size, means.shape[0]))
+        for i, mean in enumerate(means):
+            # By columns: matrices taken row by row would take several times as long.
+            column = mean.take(rows)
+            for j in range(min(i + 1, self.nodal)):
+                column += roots[i, j].take(rows) * z[j]
+            f[:, i if self.linear else self.nodal - 1 - i] = column
+        return f
 
     # Given the latents that need nodes ------------------------------------------------------------
 
@@ -151,14 +167,17 @@ class Rows:
 
     @in_double
     def _compiled(self, function: Callable, rows: np.ndarray, *arrays: np.ndarray) -> Any:
-        """`function(likelihood, *arrays)` for every point, in chunks of one size."""
-        found = []
-        for start in range(0, rows.size, _CHUNK):
-            # The last chunk is filled up with its first point.
-            place = np.arange(start, start + _CHUNK)
-            place = np.where(place < rows.size, place, start)
-            answer = _at_points(function, self.at(rows[place]), *(array[place] for array in arrays))
-            found.append(jax.tree.map(lambda leaf, n=rows.size - start: np.asarray(leaf)[:n], answer))
+        """`function(likelihood, *arrays)` for every point, in chunks of a few sizes."""
+        found, start = [], 0
+        while start < rows.size:
+            left = rows.size - start
+            size = _LARGE_CHUNK if left >= _LARGE_CHUNK else _CHUNK
+            parts = [array[start : start + size] for array in (rows, *arrays)]
+            if left < size:  # filled up with its first point
+                parts = [np.concatenate([part, np.repeat(part[:1], size - left, axis=0)]) for part in parts]
+            answer = _at_points(function, self.at(parts[0]), *parts[1:])
+            found.append(jax.tree.map(lambda leaf, n=left: np.asarray(leaf)[:n], answer))
+            start += size
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
 
 

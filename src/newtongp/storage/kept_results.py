@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from .. import data as data_room
+from ..columns import KINDS, NUMBERS, Columns
 from ..data import Data
 from ..fitted import FitResult
 from ..gaussian import Gaussian, Sites
@@ -36,6 +37,7 @@ _PARTS: dict[str, Any] = {
     "marginals": Gaussian | None,
     "site_marginals": Gaussian | None,
     "posterior": Posterior | None,
+    "columns": Columns | None,
 }
 """What every result has; classes of results may have more."""
 
@@ -78,6 +80,7 @@ def _keeps_posterior(model: Model, result: Any) -> bool:
 def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
     """A result with these parts, checked."""
     parts = _FIT_PARTS if issubclass(cls, FitResult) else _PARTS
+    values.setdefault("columns", None)  # files of older versions do not know them
     wrong = [name for name in parts if name not in values]
     wrong += [name for name in values if not name.isidentifier() or name.startswith("_")]
     wrong += [name for name in values if name not in parts and hasattr(getattr(cls, name, None), "__get__")]
@@ -113,6 +116,7 @@ def _check_result(result: Result, posterior: Posterior | None) -> None:
     require(result.steps == history, f"steps cannot be {result.steps} with a history of {history}")
     _check_posterior(result, posterior)
     _check_rows(result, ending.failed)
+    _check_columns(result)
 
 
 def _check_rows(result: Result, failed: bool) -> None:
@@ -131,6 +135,18 @@ def _check_rows(result: Result, failed: bool) -> None:
     if result.data is not None:
         read = data_room.read_data(result.data.x, result.data.outputs, model)
         require(same(tuple(read), tuple(result.data)), "data are not as they would have been read")
+
+
+def _check_columns(result: Result) -> None:
+    if result.columns is None:
+        return
+    names, kind = result.columns
+    require(fits(names, tuple[str, ...] | None), f"names of columns cannot be {short(names)}")
+    count = None if result.data is None else result.data.x.shape[1]
+    fine = names is None or count is None or len(names) == count
+    require(fine, f"there must be one name per column of x, and they are {short(names)}")
+    timed = getattr(result.model.prior, "clock", None) is not None
+    require(kind in (KINDS if timed else (NUMBERS,)), f"x cannot hold {short(kind)}")
 
 
 def _check_posterior(result: Result, posterior: Posterior | None) -> None:
