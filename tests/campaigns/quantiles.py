@@ -323,27 +323,29 @@ KINDS = {
 # An integral over one latent that shares nothing with the library's -------------------------------
 
 
-def graded_nodes(centre):
-    """Gauss-Legendre nodes in [-10, 10] on panels that double in width away from the centre, from 1e-13 on."""
+def graded_nodes(centres):
+    """Gauss-Legendre nodes in [-10, 10] on panels that double in width away from each centre, from 1e-13 on."""
     points, weights = np.polynomial.legendre.leggauss(12)
-    ends = centre + np.concatenate([-(2.0 ** np.arange(5, -45, -1.0)), [0.0], 2.0 ** np.arange(-44, 6.0)])
-    ends = np.unique(np.clip(np.concatenate([ends, np.linspace(-10.0, 10.0, 41)]), -10.0, 10.0))
+    away = np.concatenate([-(2.0 ** np.arange(5, -45, -1.0)), [0.0], 2.0 ** np.arange(-44, 6.0)])
+    ends = np.concatenate([np.add.outer(centres, away).ravel(), np.linspace(-10.0, 10.0, 41)])
+    ends = np.unique(np.clip(ends, -10.0, 10.0))
     low, high = ends[:-1, None], ends[1:, None]
     nodes = 0.5 * (low + high) + 0.5 * (high - low) * points
     return nodes.ravel(), (0.5 * (high - low) * weights).ravel()
 
 
-def step_of(function):
-    """Where a monotone function of z comes closest to the middle of its range, by bisection."""
-    low, high = -10.0, 10.0
-    ends = float(function(low)), float(function(high))
+def steps_of(function):
+    """Where a function of z crosses the middle of its range, by bisection. It need not be monotone."""
+    grid = np.linspace(-10.0, 10.0, 4001)
+    values = function(grid)
+    above = values > 0.5 * (np.min(values) + np.max(values))
+    crossed = np.flatnonzero(above[1:] != above[:-1])
+    low, high = grid[crossed], grid[crossed + 1]
     for _ in range(100):
         middle = 0.5 * (low + high)
-        if (float(function(middle)) - 0.5 * sum(ends)) * (ends[1] - ends[0]) > 0.0:
-            high = middle
-        else:
-            low = middle
-    return middle
+        same = (function(middle) > 0.5 * (np.min(values) + np.max(values))) == above[crossed]
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    return low
 
 
 def reference(case, row, y):
@@ -364,7 +366,7 @@ def reference(case, row, y):
             def function(z):
                 return case.given(y, mean[0] + slope * deviation * z, rest, mean[1] + deviation * z)
 
-        z, weights = graded_nodes(step_of(function))
+        z, weights = graded_nodes(steps_of(function))
         return float(np.sum(weights * stats.norm.pdf(z) * function(z)))
 
 
