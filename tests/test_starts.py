@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 
 import newtongp as ng
+from newtongp.methods import first_order
+from newtongp.precision import in_double
 
 N = 12
 X = np.linspace(0.0, 5.0, N)
@@ -121,3 +123,11 @@ def test_batches_start_from_sites_that_hold_f_where_the_prior_is_far_too_wide(st
     result = ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), X, COUNTS, batch_size=5, max_steps=200)
     assert whole.status.ok and result.status.ok
     assert result.energy == pytest.approx(whole.energy, rel=1e-10)
+
+
+@in_double
+def test_first_order_vi_steps_over_a_covariance_of_zero():
+    # The root of the site's covariance is 0.1, and Adam's first step under a steep slope is as long as that.
+    state = first_order.start(ng.Sites(jnp.zeros((1, 1)), jnp.full((1, 1, 1), 100.0)), 0.1)
+    sites, _ = first_order.advance(lambda sites: -1e20 * jnp.sum(jnp.log(sites.precision)), state, 0.1)
+    assert np.all(np.isfinite(sites.precision)) and np.all(sites.precision > 100.0)

@@ -64,4 +64,17 @@ def advance(
     gradient = jax.grad(lambda p: free_energy(to_sites(*p)))(parameters)
     updates, moments = _optimiser(learning_rate).update(gradient, state.moments, parameters)
     mean, root = jax.tree.map(jnp.add, parameters, updates)
+    root = _keep_regular(state.root, root)
     return to_sites(mean, root), AdamState(mean, root, moments)
+
+
+_SHRINKS = 1e-3
+"""The least part of a diagonal entry that one step leaves."""
+
+
+def _keep_regular(old: Float[Array, "N D D"], new: Float[Array, "N D D"]) -> Float[Array, "N D D"]:
+    """Roots with no zero on the diagonal, where a step as long as an entry may lead: the sites would be infinite."""
+    least = _SHRINKS * jnp.diagonal(old, axis1=1, axis2=2)
+    found = jnp.diagonal(new, axis1=1, axis2=2)
+    missing = jnp.where(jnp.abs(found) < jnp.abs(least), least - found, 0.0)
+    return new + missing[:, :, None] * jnp.eye(old.shape[1])[None]
