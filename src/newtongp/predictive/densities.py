@@ -4,7 +4,7 @@ import numpy as np
 from scipy import special
 
 from .adaptive import graded, integrate, locate
-from .rows import Rows
+from .rows import BLOCK, Rows
 from .tensor import SPACINGS, trapezoid
 
 ACCURACY = 1e-6
@@ -100,10 +100,17 @@ def _nested(
 
     def log_density(items: np.ndarray, z: np.ndarray) -> np.ndarray:
         """log p with its error where it is an integral itself."""
-        place = np.concatenate([outer[:, items], z[None, :]])
-        if last:
-            return rows.log_density(row[items], y[row[items]], place)[:, None]
-        return np.stack(_nested(rows, y, row[items], place), axis=1)
+        if not last:
+            place = np.concatenate([outer[:, items], z[None, :]])
+            return np.stack(_nested(rows, y, row[items], place), axis=1)
+        found = np.empty((z.size, 1))
+        # In blocks that stay in the processor's cache.
+        for start in range(0, z.size, BLOCK):
+            some = slice(start, start + BLOCK)
+            here = row.take(items[some])
+            place = np.concatenate([outer.take(items[some], axis=1), z[None, some]])
+            found[some, 0] = rows.log_density(here, y.take(here, axis=0), place)
+        return found
 
     def objectives(items: np.ndarray, z: np.ndarray) -> np.ndarray:
         """That of y alone, and with that of z: a narrow peak can be far from where the second is largest."""

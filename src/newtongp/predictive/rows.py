@@ -25,7 +25,7 @@ from ..likelihoods.base import (
 from ..linalg import lower_roots_given, small_normal_log_density
 from ..precision import in_double, to_host
 
-_CHUNK, _LARGE_CHUNK = 2**12, 2**16
+_CHUNK, BLOCK = 2**12, 2**16
 """Points per call of a compiled function: two sizes, so that each is compiled twice at most."""
 
 
@@ -171,7 +171,7 @@ class Rows:
         found, start = [], 0
         while start < rows.size:
             left = rows.size - start
-            size = _LARGE_CHUNK if left >= _LARGE_CHUNK else _CHUNK
+            size = BLOCK if left >= BLOCK else _CHUNK
             parts = [array[start : start + size] for array in (rows, *arrays)]
             if left < size:  # filled up with its first point
                 parts = [np.concatenate([part, np.repeat(part[:1], size - left, axis=0)]) for part in parts]
