@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..linalg import psd_root, small_root, small_solve_lower, solve_lower, triangular_root
+from ..linalg import psd_root, small_root, triangular_root
 from .chain import Chain, observation_rows
 from .scalar_sites import scalar_sites
 
@@ -165,13 +165,17 @@ def _absorb(information: Information, column: Float[Array, " d"]) -> Information
 
 
 def _conditional(root: Float[Array, "d d"], information: Float[Array, "d d"]) -> tuple[Any, Any]:
-    """R with R Rᵀ = G (I + GᵀVVᵀG)⁻¹ Gᵀ, and RᵀV, which is at most 1."""
+    """R with R Rᵀ = G (I + GᵀVVᵀG)⁻¹ Gᵀ, and RᵀV, which is at most 1.
+
+    With VᵀG over I = Q U, U upper triangular, they are G Q₂ and Q₁ᵀ: solved for, small entries of the second would be
+    differences of entries as large as V.
+    """
     size = root.shape[0]
     seen = jnp.sum(information[:, :, None] * root[:, None, :], axis=0)
-    factor = triangular_root(jnp.concatenate([seen, jnp.eye(size)]), size)
-    right = jnp.concatenate([root.T, seen.T], axis=1)
-    solved = small_solve_lower(factor.T, right) if size <= _SMALL else solve_lower(factor.T, right)
-    return solved[:, :size].T, solved[:, size:]
+    stacked = jnp.concatenate([seen, jnp.eye(size)])
+    turned = triangular_root(jnp.concatenate([stacked, jnp.eye(2 * size)], axis=1), size)
+    pull, inverse = turned[:, size : 2 * size], turned[:, 2 * size :]
+    return jnp.sum(root[:, None, :] * inverse[None, :, :], axis=2), pull
 
 
 def _offset(root: Float[Array, "d d"], pull: Float[Array, "d d"], information: Information) -> Float[Array, " d"]:
