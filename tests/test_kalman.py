@@ -218,7 +218,7 @@ def condition(layout, form, pieces, blocks, precision, linear):
     """The posterior marginals and states, in order of time."""
     nothing = jnp.zeros(layout.latents), jnp.zeros((layout.latents, layout.latents))
     sites = fill_up(precision, nothing[1], pieces), fill_up(linear, nothing[0], pieces)
-    smoothed, states = kalman.marginals_and_states(make(layout, form, blocks, pieces), *sites)
+    smoothed, states, *_ = kalman.marginals_and_states(make(layout, form, blocks, pieces), *sites)
 
     def in_time(leaf):
         return kalman.to_time(leaf, pieces)[: linear.shape[0]] if leaf.ndim else leaf
@@ -330,7 +330,7 @@ def everything(layout, form, blocks, precision, linear, chosen):
     """What else can be asked of a chain of one piece: states, joint covariance, predictions and draws."""
     chain = make(layout, form, blocks)
     forward = kalman.forward(chain, precision, linear)
-    mean, covariance = kalman.smoothed_states(chain, precision, linear)
+    mean, covariance, _ = kalman.smoothed_states(chain, precision, linear)
     joint = kalman.joint_covariance(forward, covariance, blocks.rows, chosen)
     predictions = kalman.predicted(chain, precision, linear)
     return (mean, covariance), joint, predictions, kalman.draw_paths(forward, jax.random.key(1), DRAWS)

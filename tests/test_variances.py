@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import newtongp as ng
-from newtongp import kalman
+from newtongp import kalman, linalg
 from newtongp.priors.dense import _predict
 
 EPS = np.finfo(float).eps
@@ -166,6 +166,47 @@ def test_precise_sites_on_turned_latents_of_a_chain_against_60_digits():
         assert not np.any(found.lost)
 
 
+def line_in_60_digits(x, new, noise):
+    """The posterior covariance of 1 + x x' given rows with noise, at the rows and at new inputs."""
+    every = exact.exact(np.concatenate([x, new]))
+    gram = every[:, None] * every[None, :] + exact.exact(np.ones((every.size, every.size)))
+    wide = exact.block_diagonal(np.where(np.isnan(noise), 0.0, 1.0 / noise)[:, None, None])
+    rows = len(x)
+    at_rows, _ = exact.covariance_given_sites(gram[:rows, :rows], wide)
+    at_new, _ = exact.covariance_given_sites(gram[:rows, :rows], wide, gram[:rows, rows:], gram[rows:, rows:])
+    return at_rows.astype(float), at_new.astype(float)
+
+
+@pytest.mark.parametrize("noise", [1e-2, 1e-6, 1e-10, 1e-15])
+def test_a_sum_of_states_without_noise_against_60_digits(noise):
+    x, new = np.sort(np.random.default_rng(0).uniform(0.0, 10.0, 10)), np.array([0.0, 0.3, 2.5, 12.0])
+    y = 1.0 + 0.5 * x
+    y[[0, 6]] = np.nan
+    wanted, wanted_new = line_in_60_digits(x, new, np.where(np.isnan(y), np.nan, noise))
+    prior = ng.MarkovGP(ng.kernels.Linear() + ng.kernels.Constant())
+    result = ng.infer(ng.Model(prior, ng.likelihoods.Gaussian(noise)), x, y)
+    np.testing.assert_allclose(result.marginals.variance[:, 0], np.diagonal(wanted), rtol=1e-7)
+    np.testing.assert_allclose(result.posterior.marginals.variance[:, 0], np.diagonal(wanted), rtol=1e-7)
+    # Of values that are exactly on the line.
+    np.testing.assert_allclose(result.marginals.mean[:, 0], 1.0 + 0.5 * x, rtol=0.0, atol=10.0 * np.sqrt(noise))
+    predicted, joint = result.posterior.predict(new[:, None]), result.posterior.joint(new[:, None])
+    np.testing.assert_allclose(predicted.variance[:, 0], np.diagonal(wanted_new), rtol=1e-7)
+    np.testing.assert_allclose(joint.covariance, wanted_new, rtol=1e-6, atol=1e-6 * np.min(np.diagonal(wanted_new)))
+    states = result.posterior.states(new[:, None]).covariance
+    assert np.all(np.linalg.eigvalsh(states) >= -1e-15 * np.trace(states, axis1=1, axis2=2)[:, None])
+    draws = result.posterior.draw(jax.random.key(0), new[:, None], 2000)[:, :, 0]
+    np.testing.assert_allclose(np.var(draws, axis=0), np.diagonal(wanted_new), rtol=0.2)
+
+
+def test_a_mended_covariance_of_small_variances_is_psd():
+    """Between two variances of 1e-18, rounding has left a covariance of 1e-6."""
+    for given_one in (np.array([[1e-18, 1e-6], [1e-6, 2e-18]]), np.diag(np.full(9, 1e-18)) + 1e-6 * np.eye(9)[::-1]):
+        np.fill_diagonal(given_one, 1e-18)
+        with jax.enable_x64(True):
+            mended = np.asarray(jax.jit(linalg.small_covariance)(jnp.asarray(given_one)))
+        assert np.all(np.linalg.eigvalsh(mended) >= -1e-15 * 1e-18)
+
+
 @pytest.mark.slow
 def test_a_state_space_model_far_too_wide_for_its_data_stays_proper():
     transition = np.kron(np.eye(2), [[1.0, 0.1], [0.0, 0.95]])
@@ -189,24 +230,10 @@ QUICK = {"GP, matern32, 2 latent(s)", "MarkovGP, matern12, 1 latent(s)", "Linear
 
 
 def structures():
-    """Few of the campaign's: not all of the others hold yet at noise of 1e-15 of the signal and less."""
+    """All of the campaign's; those that compile much run with the slow tests."""
     for structure in campaign.STRUCTURES:
-        if str(structure) not in QUICK and not any(name in str(structure) for name in ("periodic", "constant")):
-            continue
         marks = [] if str(structure) in QUICK else [pytest.mark.slow]
         yield pytest.param(structure, marks=marks, id=str(structure))
-
-
-LOST = "joint and predicted variances differ"
-
-
-def _state_sum(structure):
-    """The structure, with periodic kernels as the sums that they are in time.
-
-    Where a latent of a chain is a sum of states, differences of their covariances lose digits with very precise data:
-    the two variances may differ by more than rounding (docs/design.md), but neither is negative.
-    """
-    return str(structure).replace("periodic", "cos + sin") if str(structure).startswith("MarkovGP") else ""
 
 
 @pytest.mark.parametrize("structure", list(structures()))
@@ -215,10 +242,21 @@ def test_no_variance_is_negative_and_every_covariance_is_psd(structure):
     def run(seed):
         case = campaign.draw(structure, seed)
         ending, found = campaign.faults_of(case)
-        found = [fault for fault in found if not (fault == LOST and " + " in _state_sum(structure))]
         assert not found, (ending, found, case)
 
     run()
+
+
+# Draws in which digits were lost once: chains whose latent is a sum of states, and singular sites on two latents.
+LOST = {13: (61, 98, 152, 176), 14: (36, 116), 16: (80, 100), 18: (196, 215), 10: (2412, 2745, 3444)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", LOST)
+def test_no_digits_are_lost_in_draws_that_once_lost_them(index):
+    for seed in LOST[index]:
+        case = campaign.draw(campaign.STRUCTURES[index], seed)
+        assert campaign.faults_of(case) == ("proper", [])
 
 
 def test_the_campaign_sees_faults():

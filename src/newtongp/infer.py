@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 from jaxtyping import Array, Float
@@ -39,7 +40,10 @@ _MANY = 2**18
 @in_double
 def posterior_of(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
     """q(f) with all that prediction needs."""
-    return to_host(_condition(prior, workspace, sites))
+    posterior, refined = to_host((_condition(prior, workspace, sites), workspace.refined(sites)))
+    if refined is None:
+        return posterior
+    return eqx.tree_at(lambda found: found.marginals, posterior, workspace.at_rows(refined))
 
 
 @compiled
@@ -256,6 +260,7 @@ class Run:
         """What a user gets."""
         status, steps = Status(int(report.status)), max(0, int(report.steps))
         kept = report.history
+        refined = self.problem.workspace.refined(report.sites)
         return Result(
             model=self.model,
             method=self.method,
@@ -266,7 +271,7 @@ class Run:
             steps=steps,
             history=History(*(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))),
             sites=self.order.rows(to_host(report.sites)),
-            marginals=self.order.rows(to_host(report.marginals)),
+            marginals=self.order.rows(to_host(report.marginals if refined is None else refined)),
             site_marginals=self.order.rows(to_host(report.site_marginals)),
             condition=functools.partial(posterior_of, self.model.prior, self.problem.workspace, report.sites),
             columns=self.columns,

@@ -115,6 +115,30 @@ def as_covariance(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return jax.lax.cond(jnp.all(jnp.isfinite(jnp.diagonal(factor))), lambda: symmetrise(matrix), mended)
 
 
+def triangular_root(matrix: Float[Array, "M C"], size: int) -> Float[Array, "size C"]:
+    """The first rows of QᵀA whose first columns are an upper triangular R with RᵀR = AᵀA, by reflections.
+
+    A loop of array operations, for small matrices inside of loops.
+    """
+    here = jnp.arange(matrix.shape[0])
+
+    def reflect(k, matrix):
+        column = jnp.where(here >= k, matrix[:, k], 0.0)
+        square = jnp.sum(column**2)
+        length = jnp.where(square > 0.0, jnp.sqrt(jnp.where(square > 0.0, square, 1.0)), 0.0)
+        lead = matrix[k, k]
+        end = jnp.where(lead < 0.0, length, -length)
+        normal = jnp.where(here == k, lead - end, column)
+        half = length * (length + jnp.abs(lead))
+        share = jnp.where(half > 0.0, 1.0 / jnp.where(half > 0.0, half, 1.0), 0.0)
+        reflected = matrix - share * normal[:, None] * jnp.sum(normal[:, None] * matrix, axis=0)[None, :]
+        # What the reflection makes of the column is known.
+        exact = jnp.where(here < k, matrix[:, k], jnp.where(here == k, end, 0.0))
+        return jnp.where((jnp.arange(matrix.shape[1]) == k)[None, :], exact[:, None], reflected)
+
+    return jax.lax.fori_loop(0, size, reflect, matrix)[:size]
+
+
 def greedy_pivots(
     column: Callable[[Any], Float[Array, " N"]], diagonal: Float[Array, " N"], count: int
 ) -> tuple[Any, Float[Array, " count"]]:
@@ -246,7 +270,7 @@ def small_covariance(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
     given = jax.lax.stop_gradient(matrix)
     if size > _LARGEST_UNROLLED:
         mended, fine = _covariance_in_a_loop(given)
-        return matrix + jnp.where(fine, 0.0, mended - given)
+        return jnp.where(fine, given, mended) + (matrix - given)
     zero = jnp.zeros((), matrix.dtype)
     left = [given[i, i] for i in range(size)]
     columns: list[list[Array]] = []
@@ -266,8 +290,8 @@ def small_covariance(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
             column.append(ratio)
         columns.append(column)
     factor = jnp.stack([jnp.stack(column) for column in columns], axis=-1)
-    mended = factor @ factor.T
-    return matrix + jnp.where(fine, 0.0, mended - given)
+    # A difference that is added would leave what is not in the small entries of the mended matrix.
+    return jnp.where(fine, given, factor @ factor.T) + (matrix - given)
 
 
 _LARGEST_UNROLLED = 8

@@ -2,7 +2,8 @@
 
 `chain` says how a chain is held, `algebra` how the small matrices of one step are multiplied, `recursions` has the
 filter and the smoother, `chunks` runs them on many pieces of the chain at once, `information` has the backward
-information filter and what needs it, and `loops` makes XLA compile a loop as one kernel.
+information filter and what needs it, `roots` what very precise sites need, and `loops` makes XLA compile a loop as one
+kernel.
 """
 
 from .chain import (
@@ -22,31 +23,44 @@ from .loops import plain_loops
 from .normaliser import log_normaliser
 from .paths import draw_paths, forward, joint_covariance, with_marginals
 from .recursions import Step, predict_step, update_step
+from .roots import Forward, careful_forward, careful_states
 from .scalar_sites import scalar_sites
 from .smoother import (
+    Kept,
     Smoothed,
     States,
+    is_lossy,
+    is_negative,
+    largest,
     marginals,
     marginals_and_states,
     not_below_rounding,
     predicted,
+    rounding_errors,
     seen_from_later,
     smoothed_states,
 )
 
 __all__ = [
     "Chain",
+    "Forward",
+    "Kept",
     "Smoothed",
     "States",
     "Step",
     "block_diagonal",
+    "careful_forward",
+    "careful_states",
     "choose_pieces",
     "cut",
     "draw_paths",
     "forward",
     "from_time",
     "in_time",
+    "is_lossy",
+    "is_negative",
     "joint_covariance",
+    "largest",
     "log_normaliser",
     "make_chain",
     "marginals",
@@ -57,6 +71,7 @@ __all__ = [
     "positions",
     "predict_step",
     "predicted",
+    "rounding_errors",
     "scalar_sites",
     "seen_from_later",
     "smoothed_states",

@@ -5,7 +5,7 @@ exp(νᵀx − ½ xᵀJx). It is N(Φ x + c, R Rᵀ) with R Rᵀ = Q½ (I + Q½�
 No inverse of Q occurs, so that repeated inputs and processes without noise are ordinary.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,17 +24,8 @@ from ..linalg import (
 from . import loops
 from .chain import Chain, observation_rows
 from .information import backward
+from .roots import Forward
 from .smoother import steps_of
-
-
-class Forward(NamedTuple):
-    """The posterior chain: xₙ = Φₙ xₙ₋₁ + cₙ + Rₙ ε, from x₀ = c₀ + R₀ ε before the first position."""
-
-    transition: Float[Array, "T d d"]
-    offset: Float[Array, "T d"]
-    root: Float[Array, "T d d"]
-    first: Float[Array, " d"]
-    first_root: Float[Array, "d d"]
 
 
 def forward(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Forward:

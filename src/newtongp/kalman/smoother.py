@@ -9,10 +9,10 @@ from jaxtyping import Array, Bool, Float
 from .. import linalg
 from . import loops
 from .algebra import ROUNDING
-from .chain import Chain, flatten, lay_out
+from .chain import Chain, flatten, lay_out, observation_rows
 from .chunks import elements_of, ends, starts
 from .information import is_proper
-from .recursions import Element, Filtered, Step, filter_step, predict_step, smoother_step, update_step
+from .recursions import Element, Filtered, Step, directions, filter_step, predict_step, smoother_step, update_step
 from .scalar_sites import scalar_sites
 
 
@@ -64,18 +64,67 @@ def marginals(
     return collect(chain, steps, filtered, smoothed, psd)
 
 
-def marginals_and_states(
-    chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]
-) -> tuple[Smoothed, States]:
+class Kept(NamedTuple):
+    """What a posterior keeps of a chain: marginals, states, and whether square roots would keep more digits."""
+
+    smoothed: Smoothed
+    states: States
+    spread: Float[Array, ""]
+    """The largest variance of f at any position given the sites before it."""
+    lossy: Bool[Array, ""]
+
+
+def marginals_and_states(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Kept:
     """The same, with what prediction between the positions needs."""
     form = chain.form
     steps = steps_of(chain, precision, linear)
     elements = elements_of(chain, steps)
     last, (filtered, (mean, covariance)) = run_filter(chain, steps, elements, states=True)
-    smoothed, (vector, matrix) = run_smoother(chain, steps, elements, last, filtered, states=True)
+    marginal, (vector, matrix) = run_smoother(chain, steps, elements, last, filtered, states=True)
     joined = States(form.join_vector(mean), form.join(covariance), form.join_vector(vector), form.join(matrix))
-    flat = jax.tree.map(lambda leaf: flatten(leaf, chain.pieces), joined)
-    return collect(chain, steps, filtered, smoothed), flat
+    states = jax.tree.map(lambda leaf: flatten(leaf, chain.pieces), joined)
+    smoothed = collect(chain, steps, filtered, marginal)
+    rows = jnp.broadcast_to(observation_rows(chain), (*linear.shape, form.dimension))
+    columns = jnp.sum(states.covariance[:, None, :, :] * rows[:, :, None, :], axis=3)
+    _, directions_of_sites = directions(form, steps)
+    pairs = zip(directions_of_sites, filtered.updates, strict=True)
+    spread = jnp.max(jnp.stack([jnp.max(jnp.abs(form.dot(each, update.column))) for each, update in pairs]))
+    errors = rounding_errors(columns, spread, largest(states.matrix))
+    negative = is_negative(steps.precision)
+    nothing = jnp.zeros_like(errors)
+    raised, lost = not_below_rounding(smoothed.covariance, nothing, jnp.where(negative, errors, nothing))
+    smoothed = smoothed._replace(covariance=raised, lost=smoothed.lost | lost)
+    return Kept(smoothed, states, spread, ~negative & jnp.any(is_lossy(raised, errors)))
+
+
+def is_negative(precision: Any) -> Bool[Array, ""]:
+    """Whether a scalar site is negative: then there are no square roots, and what is lost cannot but be said."""
+    return jnp.any(jnp.stack([jnp.min(each) for each in precision]) < 0.0)
+
+
+def largest(matrices: Float[Array, "T d d"]) -> Float[Array, " d"]:
+    """The largest entries on the diagonal over time."""
+    return jnp.max(jnp.abs(jnp.diagonal(matrices, axis1=1, axis2=2)), axis=0)
+
+
+def rounding_errors(
+    columns: Float[Array, "*T D d"], spread: Any, information: Float[Array, " d"]
+) -> Float[Array, "*T D"]:
+    """Bounds on the errors of variances H P Hᵀ − H P L P Hᵀ with these P Hᵀ.
+
+    P has errors of rounding's size relative to the largest variance over time, and L to its own largest diagonal: what
+    is added to either at one position stays in it at others.
+    """
+    seen = jnp.sum(jnp.abs(columns) * jnp.sqrt(information)[(None,) * (columns.ndim - 1)], axis=-1) ** 2
+    return ROUNDING * (seen + spread)
+
+
+_TRUSTED = 1e-7
+
+
+def is_lossy(covariance: Float[Array, "*T D D"], errors: Float[Array, "*T D"]) -> Bool[Array, "*T"]:
+    """Whether a variance with such an error may have lost all but seven digits."""
+    return ~jnp.all(errors <= _TRUSTED * jnp.diagonal(covariance, axis1=-2, axis2=-1), axis=-1)
 
 
 def predicted(
@@ -98,15 +147,16 @@ def predicted(
 
 def smoothed_states(
     chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]
-) -> tuple[Float[Array, "T d"], Float[Array, "T d d"]]:
+) -> tuple[Float[Array, "T d"], Float[Array, "T d d"], Kept]:
     """Mean and covariance of every state of a chain of one piece given all sites, as deviations from the prior mean."""
-    _, states = marginals_and_states(chain, precision, linear)
+    kept = marginals_and_states(chain, precision, linear)
+    states = kept.states
     onward = chain.form.full(chain.transition)[1:]
     vector = jnp.einsum("tji,tj->ti", onward, states.vector[1:])
     matrix = jnp.einsum("tji,tjk,tkl->til", onward, states.matrix[1:], onward)
     last = jnp.zeros_like(states.vector[:1]), jnp.zeros_like(states.matrix[:1])
     vector, matrix = jnp.concatenate([vector, last[0]]), jnp.concatenate([matrix, last[1]])
-    return jax.vmap(seen_from_later)(states.mean, states.covariance, vector, matrix)
+    return *jax.vmap(seen_from_later)(states.mean, states.covariance, vector, matrix), kept
 
 
 def seen_from_later(
@@ -190,10 +240,13 @@ def _sizes(chain: Chain, steps: Step, filtered: Filtered) -> list[Any]:
 
 
 def not_below_rounding(
-    covariance: Float[Array, "T D D"], sizes: Float[Array, "T D"]
+    covariance: Float[Array, "T D D"], sizes: Float[Array, "T D"], errors: Any = 0.0
 ) -> tuple[Float[Array, "T D D"], Bool[Array, "T D"]]:
-    """Covariances whose variances are differences of numbers of these sizes: PSD, and none below its rounding error."""
-    least = ROUNDING * jnp.abs(jax.lax.stop_gradient(sizes))
+    """Covariances whose variances are differences of numbers of these sizes: PSD, and none below its rounding error.
+
+    Nor below further `errors` that are known.
+    """
+    least = jnp.maximum(ROUNDING * jnp.abs(jax.lax.stop_gradient(sizes)), jax.lax.stop_gradient(errors))
     found = jnp.diagonal(covariance, axis1=1, axis2=2)
     lost = found < least
     raised = linalg.symmetrise(covariance) + jax.vmap(jnp.diag)(jnp.where(lost, least - found, 0.0))

@@ -72,6 +72,17 @@ class Workspace(eqx.Module):
         makes the program smaller.
         """
 
+    def refined(self, sites: Sites) -> Gaussian | None:
+        """More accurate marginals of all positions than a step of inference needs, where there are any.
+
+        Decided from the values of the sites: None inside of a trace.
+        """
+        return None
+
+    def at_rows(self, tree: Any) -> Any:
+        """One entry per position → one per row of the data."""
+        return tree
+
     def whole(self, marginals: Gaussian) -> Gaussian:
         """The marginals of f, from those of what the sites act on: f itself, unless the prior is a sparse one."""
         return marginals

@@ -18,7 +18,7 @@ from ..precision import in_double, to_host, warn_of_lost
 from ..times import Clock, as_clock
 from .base import Place
 from .by_name import read_kernel
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
 
 
 class MarkovGP(TemporalPrior):
@@ -99,7 +99,7 @@ class MarkovGP(TemporalPrior):
 
     def condition(self, workspace: ChainWorkspace, sites: Sites) -> "MarkovPosterior":
         tilt = workspace.tilt(sites)
-        smoothed, states = kalman.marginals_and_states(workspace.chain, sites.precision, tilt)
+        smoothed, states, spread, lossy = kalman.marginals_and_states(workspace.chain, sites.precision, tilt)
         marginals = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance)
 
         def in_time(leaf):
@@ -115,6 +115,8 @@ class MarkovGP(TemporalPrior):
             precision,
             tilt,
             kalman.time_of(workspace.position, workspace.times.shape[0], workspace.chain.pieces),
+            spread,
+            lossy,
         )
 
 
@@ -198,25 +200,33 @@ class MarkovPosterior(TemporalPosterior):
     tilt: Any
     order: Any
     """Where every row is in order of time."""
+    spread: Any
+    """The largest variance of f at any row given the rows before it."""
+    lossy: Any
+    """Whether square roots keep more digits than covariances."""
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        found, lost = to_host(_predict(self, jnp.asarray(x)))
+        found, lost, lossy = to_host(_predict(self, jnp.asarray(x)))
+        if holds(lossy):
+            return to_host(_asked_carefully(self, jnp.asarray(x), "latents"))
         warn_of_lost(lost)
         return found
 
     @in_double
     def states(self, x: Any) -> Gaussian:
         """The state at any inputs, the latent with its derivatives or the like: mean (M, d), covariance (M, d, d)."""
-        return to_host(_state(self, jnp.asarray(x)))
+        found, lossy = to_host(_state(self, jnp.asarray(x)))
+        return to_host(_asked_carefully(self, jnp.asarray(x), "states")) if holds(lossy) else found
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
-        return to_host(_joint(self, jnp.asarray(x)))
+        found, lossy = to_host(_joint(self, jnp.asarray(x)))
+        return to_host(_asked_carefully(self, jnp.asarray(x), "joint")) if holds(lossy) else found
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        return np.asarray(_draw(self, key, jnp.asarray(x), n))
+        return np.asarray(_draw(self, key, jnp.asarray(x), n, holds(self.lossy)))
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
@@ -224,25 +234,60 @@ class MarkovPosterior(TemporalPosterior):
 
 
 @jax.jit
-def _state(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> Gaussian:
-    return Gaussian(*_in_batches(posterior, x[:, 0], kalman.seen_from_later))
+def _state(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, ""]]:
+    """The states, and whether square roots keep more digits of them."""
+    spread, information = kalman.largest(posterior.held.covariance), kalman.largest(posterior.held.matrix)
+
+    def states(mean, covariance, vector, matrix):
+        mean, found = kalman.seen_from_later(mean, covariance, vector, matrix)
+        return mean, found, kalman.is_lossy(found, kalman.rounding_errors(covariance, spread, information))
+
+    mean, covariance, lossy = _in_batches(posterior, x[:, 0], states)
+    return Gaussian(mean, covariance), ~_has_negative_sites(posterior) & (jnp.any(lossy) | posterior.lossy)
 
 
 @jax.jit
-def _predict(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, "M D"]]:
-    """The marginals of f, and which variances were lost to rounding."""
+def _predict(
+    posterior: MarkovPosterior, x: Float[Array, "M 1"]
+) -> tuple[Gaussian, Bool[Array, "M D"], Bool[Array, ""]]:
+    """The marginals of f, which variances were lost to rounding, and whether square roots keep more digits."""
     rows = jnp.asarray(_process(posterior.prior.kernel).observation)
+    information = kalman.largest(posterior.held.matrix)
 
     def latents(mean, covariance, vector, matrix):
         columns = covariance @ rows.T
-        before = rows @ columns
+        found = rows @ columns - columns.T @ matrix @ columns
         # What a sum of states may be a small difference of.
         sizes = rows**2 @ jnp.diagonal(covariance)
-        return rows @ mean + columns.T @ vector, before - columns.T @ matrix @ columns, sizes
+        errors = kalman.rounding_errors(columns.T, posterior.spread, information)
+        return rows @ mean + columns.T @ vector, found, sizes, errors
 
-    mean, covariance, sizes = _in_batches(posterior, x[:, 0], latents)
-    covariance, lost = kalman.not_below_rounding(covariance, sizes)
-    return Gaussian(posterior.prior.mean.means(x) + mean, covariance), lost
+    mean, covariance, sizes, errors = _in_batches(posterior, x[:, 0], latents)
+    negative = _has_negative_sites(posterior)
+    lossy = ~negative & (jnp.any(kalman.is_lossy(covariance, errors)) | posterior.lossy)
+    covariance, lost = kalman.not_below_rounding(covariance, sizes, jnp.where(negative, errors, 0.0))
+    return Gaussian(posterior.prior.mean.means(x) + mean, covariance), lost, lossy
+
+
+def _has_negative_sites(posterior: MarkovPosterior) -> Bool[Array, ""]:
+    return kalman.is_negative((kalman.scalar_sites(posterior.precision, posterior.tilt)[1],))
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _asked_carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], what: str) -> Gaussian:
+    """What `_predict`, `_state` and `_joint` give, through square roots and a chain with the new inputs in it."""
+    chain, precision, tilt, where = _merge(posterior, x[:, 0])
+    forward = kalman.careful_forward(chain, precision, tilt)
+    found = kalman.careful_states(chain, forward)
+    if what == "states":
+        return Gaussian(found.state_mean[where], found.state_covariance[where])
+    mean = posterior.prior.mean.means(x) + found.mean[where]
+    if what == "latents":
+        return Gaussian(mean, found.covariance[where])
+    rows = kalman.observation_rows(chain)
+    every = jnp.broadcast_to(rows, (tilt.shape[0], *rows.shape[1:]))
+    joint = kalman.joint_covariance(forward, found.state_covariance, every, where)
+    return Gaussian(mean.reshape(-1), kalman.with_marginals(joint, found.covariance[where]))
 
 
 _ROWS_AT_ONCE = 4096
@@ -301,20 +346,24 @@ def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
 
 
 @jax.jit
-def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> Gaussian:
+def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, ""]]:
+    """The joint distribution, and whether square roots keep more digits of it."""
     chain, precision, tilt, where = _merge(posterior, x[:, 0])
-    deviation, covariance = kalman.smoothed_states(chain, precision, tilt)
+    deviation, covariance, kept = kalman.smoothed_states(chain, precision, tilt)
     rows = kalman.observation_rows(chain)
     latent = posterior.prior.mean.means(x) + jnp.einsum("di,mi->md", rows[0], deviation[where])
     every = jnp.broadcast_to(rows, (tilt.shape[0], *rows.shape[1:]))
     joint = kalman.joint_covariance(kalman.forward(chain, precision, tilt), covariance, every, where)
-    marginal = kalman.marginals(chain, precision, tilt).covariance[where]
-    return Gaussian(latent.reshape(-1), kalman.with_marginals(joint, marginal))
+    whole = kalman.with_marginals(joint, kept.smoothed.covariance[where])
+    return Gaussian(latent.reshape(-1), whole), kept.lossy
 
 
-@functools.partial(jax.jit, static_argnums=3)
-def _draw(posterior: MarkovPosterior, key: Any, x: Float[Array, "M 1"], n: int) -> Float[Array, "n M D"]:
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _draw(
+    posterior: MarkovPosterior, key: Any, x: Float[Array, "M 1"], n: int, carefully: bool
+) -> Float[Array, "n M D"]:
     chain, precision, tilt, where = _merge(posterior, x[:, 0])
-    paths = kalman.draw_paths(kalman.forward(chain, precision, tilt), key, n)[where]
+    forward = kalman.careful_forward if carefully else kalman.forward
+    paths = kalman.draw_paths(forward(chain, precision, tilt), key, n)[where]
     rows = jnp.asarray(_process(posterior.prior.kernel).observation)
     return posterior.prior.mean.means(x)[None] + jnp.einsum("di,min->nmd", rows, paths)

@@ -16,7 +16,7 @@ from ..gaussian import Gaussian, Sites
 from ..linalg import smallest_eigenvalue_given
 from ..precision import NotRealError, as_real, in_double, to_host, warn_of_lost
 from .base import Place
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
 
 _MOST_STEPS = 10**8
 _GIVEN = (
@@ -218,13 +218,14 @@ class StateSpaceModel(TemporalPrior):
         return ChainWorkspace(mean, chain, inputs.steps, inputs.position, states)
 
     def condition(self, workspace: ChainWorkspace, sites: Sites) -> "StateSpacePosterior":
-        smoothed = kalman.marginals(workspace.chain, sites.precision, workspace.tilt(sites))
+        smoothed, _, _, lossy = kalman.marginals_and_states(workspace.chain, sites.precision, workspace.tilt(sites))
         return StateSpacePosterior(
             workspace.at_rows(Gaussian(workspace.mean + smoothed.mean, smoothed.covariance)),
             workspace.log_normaliser_given(sites, smoothed),
             self,
             workspace.at_rows(workspace.times),
             workspace.at_rows(sites),
+            lossy,
         )
 
 
@@ -245,24 +246,30 @@ class StateSpacePosterior(TemporalPosterior):
     prior: StateSpaceModel
     steps: Any
     sites: Sites
+    lossy: Any
+    """Whether square roots keep more digits than covariances."""
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        found, lost = to_host(_marginals_at(self.prior, *self._with(x)))
+        found, lost, lossy = to_host(_marginals_at(self.prior, *self._with(x)))
+        if holds(lossy):
+            return to_host(_asked_carefully(self.prior, *self._with(x, pieces=1), "latents"))
         warn_of_lost(lost)
         return found
 
     @in_double
     def states(self, x: Any) -> Gaussian:
-        return to_host(_states_at(self.prior, *self._with(x, pieces=1)))
+        found, lossy = to_host(_states_at(self.prior, *self._with(x, pieces=1)))
+        return to_host(_asked_carefully(self.prior, *self._with(x, pieces=1), "states")) if holds(lossy) else found
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
-        return to_host(_joint_at(self.prior, *self._with(x, pieces=1)))
+        found, lossy = to_host(_joint_at(self.prior, *self._with(x, pieces=1)))
+        return to_host(_asked_carefully(self.prior, *self._with(x, pieces=1), "joint")) if holds(lossy) else found
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        return np.asarray(_draws_at(self.prior, *self._with(x, pieces=1), key, n))
+        return np.asarray(_draws_at(self.prior, *self._with(x, pieces=1), key, n, holds(self.lossy)))
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
@@ -284,19 +291,40 @@ class StateSpacePosterior(TemporalPosterior):
 @jax.jit
 def _marginals_at(
     prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any
-) -> tuple[Gaussian, Bool[Array, "M D"]]:
-    """The marginals of f, and which variances were lost to rounding."""
+) -> tuple[Gaussian, Bool[Array, "M D"], Bool[Array, ""]]:
+    """The marginals of f, which variances were lost to rounding, and whether square roots keep more digits."""
     workspace = prior.prepare(inputs)
-    smoothed = kalman.marginals(workspace.chain, sites.precision, workspace.tilt(sites))
+    smoothed, _, _, lossy = kalman.marginals_and_states(workspace.chain, sites.precision, workspace.tilt(sites))
     found = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance), smoothed.lost
-    return jax.tree.map(lambda leaf: leaf[chosen], found)
+    return *jax.tree.map(lambda leaf: leaf[chosen], found), lossy
 
 
 @jax.jit
-def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> Gaussian:
+def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
     workspace = prior.prepare(inputs)
-    deviation, covariance = kalman.smoothed_states(workspace.chain, sites.precision, workspace.tilt(sites))
-    return Gaussian((workspace.state_mean + deviation)[chosen], covariance[chosen])
+    mean, covariance, kept = kalman.smoothed_states(workspace.chain, sites.precision, workspace.tilt(sites))
+    return Gaussian((workspace.state_mean + mean)[chosen], covariance[chosen]), kept.lossy
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def _asked_carefully(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, what: str) -> Gaussian:
+    """What `_marginals_at`, `_states_at` and `_joint_at` give, through square roots."""
+    workspace = prior.prepare(inputs)
+    chain = workspace.chain
+    posterior = kalman.careful_forward(chain, sites.precision, workspace.tilt(sites))
+    found = kalman.careful_states(chain, posterior)
+    if what == "states":
+        return Gaussian((workspace.state_mean + found.state_mean)[chosen], found.state_covariance[chosen])
+    mean = (workspace.mean + found.mean)[chosen]
+    if what == "latents":
+        return Gaussian(mean, found.covariance[chosen])
+    joint = kalman.joint_covariance(posterior, found.state_covariance, _rows(prior, workspace), chosen)
+    return Gaussian(mean.reshape(-1), kalman.with_marginals(joint, found.covariance[chosen]))
+
+
+def _rows(prior: StateSpaceModel, workspace: ChainWorkspace) -> Any:
+    shape = (workspace.mean.shape[0], *prior.observation.shape[-2:])
+    return jnp.broadcast_to(kalman.observation_rows(workspace.chain), shape)
 
 
 @jax.jit
@@ -307,29 +335,28 @@ def _one_step_ahead(prior: StateSpaceModel, inputs: _Steps, sites: Sites) -> Gau
 
 
 @jax.jit
-def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> Gaussian:
+def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
     workspace = prior.prepare(inputs)
     tilt = workspace.tilt(sites)
-    deviation, covariance = kalman.smoothed_states(workspace.chain, sites.precision, tilt)
+    deviation, covariance, kept = kalman.smoothed_states(workspace.chain, sites.precision, tilt)
     chain = kalman.forward(workspace.chain, sites.precision, tilt)
-    rows = jnp.broadcast_to(kalman.observation_rows(workspace.chain), (tilt.shape[0], *prior.observation.shape[-2:]))
+    rows = _rows(prior, workspace)
     mean = workspace.mean + jnp.einsum("tdi,ti->td", rows, deviation)
     joint = kalman.joint_covariance(chain, covariance, rows, chosen)
-    marginal = kalman.marginals(workspace.chain, sites.precision, tilt).covariance[chosen]
-    return Gaussian(mean[chosen].reshape(-1), kalman.with_marginals(joint, marginal))
+    whole = kalman.with_marginals(joint, kept.smoothed.covariance[chosen])
+    return Gaussian(mean[chosen].reshape(-1), whole), kept.lossy
 
 
-@functools.partial(jax.jit, static_argnums=5)
+@functools.partial(jax.jit, static_argnums=(5, 6))
 def _draws_at(
-    prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, key: Any, n: int
+    prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, key: Any, n: int, carefully: bool
 ) -> Float[Array, "n M D"]:
     workspace = prior.prepare(inputs)
-    chain = kalman.forward(workspace.chain, sites.precision, workspace.tilt(sites))
+    forward = kalman.careful_forward if carefully else kalman.forward
+    chain = forward(workspace.chain, sites.precision, workspace.tilt(sites))
     paths = kalman.draw_paths(chain, key, n)[chosen]
-    rows = jnp.broadcast_to(
-        kalman.observation_rows(workspace.chain), (inputs.steps.shape[0], *prior.observation.shape[-2:])
-    )
-    return workspace.mean[chosen][None] + jnp.einsum("mdi,min->nmd", rows[chosen], paths)
+    rows = _rows(prior, workspace)[chosen]
+    return workspace.mean[chosen][None] + jnp.einsum("mdi,min->nmd", rows, paths)
 
 
 # What users give --------------------------------------------------------------------------------

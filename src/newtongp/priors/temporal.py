@@ -4,12 +4,14 @@ import abc
 from typing import Any
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .. import kalman
 from ..gaussian import Gaussian, Sites
+from ..precision import in_double
 from .base import Conditioned, Posterior, Prior, Workspace
 
 
@@ -24,6 +26,11 @@ class TemporalPrior(Prior):
 def chain_memory(positions: float, states: int, latents: int) -> float:
     """About how many bytes a filter and a smoother take for so many positions."""
     return 8.0 * positions * (3.5 * float(states) ** 2 + 75.0 * latents**2)
+
+
+def holds(flag: Any) -> bool:
+    """Whether a flag is set; False inside of a trace, where it is not known."""
+    return not isinstance(flag, jax.core.Tracer) and bool(np.any(flag))
 
 
 _MOST_PIECES = 2**16
@@ -89,6 +96,40 @@ class ChainWorkspace(Workspace):
         linear = jnp.sum((sites.linear + tilt) * self.mean)
         return 0.5 * (linear + jnp.sum(tilt * smoothed.mean) - smoothed.log_det)
 
+    @in_double
+    def refined(self, sites: Sites) -> Gaussian | None:
+        if isinstance(sites.precision, jax.core.Tracer) or isinstance(self.mean, jax.core.Tracer):
+            return None
+        # Before anything is compiled for it: whether any site is very precise beside what is known of f at the start.
+        rows = np.asarray(kalman.observation_rows(self.chain))
+        start = np.einsum("tdi,ij,tdj->d", rows[:1], np.asarray(self.chain.initial), rows[:1])
+        strongest = np.max(np.diagonal(np.asarray(sites.precision), axis1=1, axis2=2), initial=0.0)
+        signal = np.max(np.abs(np.asarray(sites.linear)), initial=0.0) / strongest if strongest > 0.0 else 0.0
+        if not strongest * max(np.max(start), signal**2) > _PRECISE:
+            return None
+        return _refined(self, sites)
+
     def at_rows(self, tree: Any) -> Any:
-        """One entry a position → one a row of the data."""
+        """One entry per position → one per row of the data."""
         return jax.tree.map(lambda leaf: leaf[self.position], tree)
+
+
+_PRECISE = 1e6
+
+
+@jax.jit
+def _refined(workspace: ChainWorkspace, sites: Sites) -> Gaussian:
+    """Marginals at all positions, through square roots where those keep more digits."""
+    chain, tilt = workspace.chain, workspace.tilt(sites)
+    kept = kalman.marginals_and_states(chain, sites.precision, tilt)
+
+    def by_roots():
+        in_time, pieces = kalman.in_time(chain), chain.pieces
+        posterior = kalman.careful_forward(
+            in_time, *jax.tree.map(lambda leaf: kalman.to_time(leaf, pieces), (sites.precision, tilt))
+        )
+        found = kalman.careful_states(in_time, posterior)
+        return kalman.from_time(found.mean, pieces), kalman.from_time(found.covariance, pieces)
+
+    mean, covariance = jax.lax.cond(kept.lossy, by_roots, lambda: (kept.smoothed.mean, kept.smoothed.covariance))
+    return Gaussian(workspace.mean + mean, covariance)

@@ -245,7 +245,8 @@ def _factorise_twice(
 
     With very precise sites B is large in some directions and I in others, which its sum forgets: they come back
     in T₁BT₁ᵀ = T₁T₁ᵀ + (ΨT₁ᵀ)ᵀΛ(ΨT₁ᵀ), near I, with nothing large in it. Any T₁ gives the same B⁻¹: it is of the
-    positive part of Λ so that it always exists, lifted by rounding's size, and a constant to derivatives.
+    positive part of Λ so that it always exists, lifted by rounding's size, and a constant to derivatives. Λ is taken by
+    its roots: in the product with a Λ that is singular, rounding would bring back what it does not have.
     """
     fixed_features, fixed_precision = jax.lax.stop_gradient((features, precision))
     rough = sum_over_rows(gram, fixed_features, jax.vmap(linalg.project_psd)(fixed_precision))
@@ -258,12 +259,17 @@ def _factorise_twice(
 
     def what_is_left(features, precision):
         rows = jnp.stack([each @ half[:, d].T for d, each in enumerate(_each(features, latents))], axis=1)
-        weighted = jnp.einsum("nde,nea->nda", precision, rows)
-        return jnp.einsum("nda,ndb->ab", rows, weighted)
+        positive, negative = (_seen(roots, rows) for roots in jax.vmap(linalg.signed_roots)(precision))
+        return positive.T @ positive - negative.T @ negative
 
     left = inverse @ inverse.T + sum_over_rows(what_is_left, features, precision)
     second = linalg.cholesky(linalg.symmetrise(left))
     return _inverted(second, inverse, linalg.log_det_from_cholesky(first) + linalg.log_det_from_cholesky(second))
+
+
+def _seen(roots: Float[Array, "N D D"], rows: Float[Array, "N D P"]) -> Float[Array, "ND P"]:
+    """Rᵀ rows, of all sites."""
+    return jnp.einsum("ndk,nda->nka", roots, rows).reshape(-1, rows.shape[2])
 
 
 def _inverted(factor: Float[Array, "DP DP"], right: Float[Array, "DP DP"], log_det: Float[Array, ""]) -> _Factor:
