@@ -82,6 +82,7 @@ def _call(name, owner, args):
     return getattr(owner, name)(*args)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "name"),
     [

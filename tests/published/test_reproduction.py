@@ -234,6 +234,7 @@ def test_the_command_says_what_it_does_not_know(arguments, message, tmp_path, ca
     assert not out.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_exact_variational_inference_goes_below_the_best_of_its_family_on_the_network(monkeypatch):
     """The lowest run of variational Gauss-Newton, the best of the VI methods, is at −42.68 after 1000 iterations here.
@@ -251,6 +252,7 @@ def test_exact_variational_inference_goes_below_the_best_of_its_family_on_the_ne
 # The whole ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_the_whole_of_it(monkeypatch):
     """One test, so that the runs are made once however tests are shared out."""
