@@ -258,7 +258,11 @@ def _joined(
     scaled = units / jnp.sqrt(jnp.where(strong, lengths, 1.0))[None, :]
     across = jnp.eye(root.shape[0]) - units @ units.T
     between = scaled @ mixed @ across
-    return linalg.symmetrise(scaled @ shrunk @ scaled.T + between + between.T + across @ weak @ across)
+    # Each is PSD before they are added: what rounding has made of one must not take away from the other.
+    parts = scaled @ linalg.small_covariance(shrunk) @ scaled.T + across @ linalg.small_covariance(weak) @ across
+    whole = linalg.symmetrise(parts + between + between.T)
+    least = linalg.EPS * jax.lax.stop_gradient(jnp.diagonal(parts))
+    return _not_below(whole[None], least[None])[0]
 
 
 _PLAIN = 1e-8
