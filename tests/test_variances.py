@@ -247,8 +247,8 @@ def test_no_variance_is_negative_and_every_covariance_is_psd(structure):
     run()
 
 
-# Draws in which digits were lost once: chains whose latent is a sum of states, singular sites on two latents, and nearly
-# repeated inputs of a dense GP with two.
+# Draws in which digits were lost once: chains whose latent is a sum of states, singular sites on two latents, and
+# nearly repeated inputs of a dense GP with two.
 LOST = {5: (71,), 13: (61, 98, 152, 176), 14: (36, 116), 16: (80, 100), 18: (196, 215), 10: (2412, 2745, 3444)}
 
 
