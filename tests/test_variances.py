@@ -4,6 +4,7 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -258,6 +259,30 @@ def test_no_digits_are_lost_in_draws_that_once_lost_them(index):
     for seed in LOST[index]:
         case = campaign.draw(campaign.STRUCTURES[index], seed)
         assert campaign.faults_of(case) == ("proper", [])
+
+
+def test_very_precise_sites_on_a_chain_in_pieces_whose_observation_changes():
+    rng = np.random.default_rng(0)
+    seen = np.stack([np.ones(24), rng.normal(size=24)], axis=1)[:, None, :]
+    y = rng.normal(size=24)
+    found = []
+    for pieces in (1, 3):
+        prior = ng.StateSpaceModel(np.eye(2), 1e-3 * np.eye(2), seen, initial_covariance=np.eye(2), pieces=pieces)
+        found.append(ng.infer(ng.Model(prior, ng.likelihoods.Gaussian(1e-9)), np.arange(24.0), y))
+    one, several = (each.marginals for each in found)
+    np.testing.assert_allclose(several.mean, one.mean, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(several.variance, one.variance, rtol=1e-6)
+    np.testing.assert_allclose(one.mean[:, 0], y, atol=1e-5)
+
+
+def test_data_far_from_the_prior_mean_are_not_taken_for_precise_ones():
+    x = np.linspace(0.0, 5.0, 12)
+    model = ng.Model(ng.MarkovGP(ng.kernels.Matern32()), ng.likelihoods.Gaussian(0.01))
+    sites = ng.infer(model, x, 1e3 + np.sin(x)).sites
+    with jax.enable_x64(True):
+        workspace = eqx.filter_jit(model.prior.prepare)(model.prior.place(x[:, None]).inputs)
+        assert workspace.refined(sites) is None
+        assert workspace.refined(ng.Sites(sites.linear, 1e9 * sites.precision)) is not None
 
 
 def test_the_campaign_sees_faults():

@@ -100,14 +100,20 @@ class ChainWorkspace(Workspace):
     def refined(self, sites: Sites) -> Gaussian | None:
         if isinstance(sites.precision, jax.core.Tracer) or isinstance(self.mean, jax.core.Tracer):
             return None
-        # Before anything is compiled for it: whether any site is very precise beside what is known of f at the start.
-        rows = np.asarray(kalman.observation_rows(self.chain))
-        start = np.einsum("tdi,ij,tdj->d", rows[:1], np.asarray(self.chain.initial), rows[:1])
+        # Before anything is compiled for it: whether any site is very precise beside what the prior knows of f.
         strongest = np.max(np.diagonal(np.asarray(sites.precision), axis1=1, axis2=2), initial=0.0)
-        signal = np.max(np.abs(np.asarray(sites.linear)), initial=0.0) / strongest if strongest > 0.0 else 0.0
-        if not strongest * max(np.max(start), signal**2) > _PRECISE:
+        if not strongest * self._widest(sites, strongest) > _PRECISE:
             return None
         return _refined(self, sites)
+
+    def _widest(self, sites: Sites, strongest: float) -> float:
+        """About the largest prior variance of f: that at the start, or where variances change that of the data."""
+        chain, initial = self.chain, np.asarray(self.chain.initial)
+        rows = np.asarray(kalman.observation_rows(chain)).reshape(-1, chain.num_latents, initial.shape[0])
+        start = float(np.max(np.einsum("tdi,ij,tdj->td", rows, initial, rows)))
+        if not strongest > 0.0 or strongest * start > _PRECISE or _is_stationary(chain):
+            return start
+        return max(start, float(np.max(np.abs(np.asarray(sites.linear)))) ** 2 / strongest**2)
 
     def at_rows(self, tree: Any) -> Any:
         """One entry per position → one per row of the data."""
@@ -115,6 +121,16 @@ class ChainWorkspace(Workspace):
 
 
 _PRECISE = 1e6
+_LOOKED_AT = 8
+
+
+def _is_stationary(chain: kalman.Chain) -> bool:
+    """Whether the first few steps leave the covariance of the state as it is."""
+    initial = np.asarray(chain.initial)
+    few = jax.tree.map(lambda leaf: leaf[:_LOOKED_AT], (chain.transition, chain.noise))
+    transition, noise = np.asarray(chain.form.full(few[0])), np.asarray(chain.form.full_symmetric(few[1]))
+    moved = transition @ initial @ np.swapaxes(transition, -1, -2) + noise - initial
+    return bool(np.all(np.abs(moved) <= 1e-6 * np.max(np.abs(initial))))
 
 
 @jax.jit
