@@ -2,6 +2,7 @@
 
 PYTHON  ?= python3
 OUT     ?= demo
+CASE    ?= motorcycle
 WORKERS ?= 2
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -18,11 +19,12 @@ else
 MARKS := -m "not slow"
 endif
 
-.PHONY: help demo test test-slow test-lowest lowest-python test-thorough lint format docs bench clean
+.PHONY: help demo reproduce test test-slow test-lowest lowest-python test-thorough lint format docs bench clean
 .NOTPARALLEL:
 
 help:
 	@echo "make demo       three data sets from start to end; writes $(OUT)/report/index.html"
+	@echo "make reproduce CASE=motorcycle  a case study of the paper (or product, gprn; ARGS='--folds 1')"
 	@echo "make test       tests and doctests without the slow ones (SLOW=1: all)"
 	@echo "make test-slow  the slow tests only"
 	@echo "make test-lowest  make test with the lowest versions that pyproject.toml allows, in $(LOWEST)"
@@ -34,7 +36,10 @@ help:
 	@echo "make clean      remove everything that was built, and the environments"
 
 demo: $(VENV)/.installed-plot
-	$(BIN)/python -m newtongp demo --out $(OUT)
+	$(BIN)/python examples/demo.py --out $(OUT)
+
+reproduce: $(VENV)/.installed-plot
+	$(BIN)/python -m reproduction $(CASE) $(ARGS)
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(MARKS)
@@ -70,7 +75,7 @@ bench: $(VENV)/.installed-test
 	done
 
 clean:
-	rm -rf $(VENV) $(LOWEST) site dist build demo .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) site dist build demo reproduced .pytest_cache .ruff_cache .hypothesis
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environment. A stamp is newer than pyproject.toml once what it stands for is installed.
@@ -104,8 +109,8 @@ $(LOWEST)/.created:
 	$(LOWEST)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	@touch $@
 
-$(LOWEST)/.installed-test: $(LOWEST)/.created pyproject.toml tests/lowest_versions.py
-	$(LOWEST)/bin/python tests/lowest_versions.py > $(LOWEST)/constraints.txt
+$(LOWEST)/.installed-test: $(LOWEST)/.created pyproject.toml tests/repository/lowest_versions.py
+	$(LOWEST)/bin/python tests/repository/lowest_versions.py > $(LOWEST)/constraints.txt
 	$(LOWEST)/bin/python -m pip install --quiet --constraint $(LOWEST)/constraints.txt --editable '.[plot]' --group test
 	@touch $@
 

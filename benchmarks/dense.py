@@ -136,8 +136,8 @@ def parts(x):
     import jax.numpy as jnp
     import numpy as np
 
-    from newtongp import linalg
-    from newtongp.precision import in_double
+    from newtongp._runtime.double import in_double
+    from newtongp.numerics import linalg
 
     rng = np.random.default_rng(1)
     rows = len(x)

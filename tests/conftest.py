@@ -35,7 +35,7 @@ from jaxtyping import install_import_hook
 
 # Shapes are checked in the rooms with numerics, before anything imports them. The rooms that face the user
 # check for themselves, with messages of their own.
-_NUMERICS = ("linalg", "gaussian", "cubature", "kalman", "methods", "priors", "steps")
+_NUMERICS = ("numerics", "methods", "priors", "inference.steps")
 install_import_hook([f"newtongp.{room}" for room in _NUMERICS], "beartype.beartype")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -43,9 +43,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # What is traced makes very many objects, most of which stay: looking for garbage less often saves a tenth of the time.
 gc.set_threshold(200_000, 20, 100)
 
-# Compiled functions are kept between runs and shared by the workers. Whole programs are not: what is not traced is not
-# checked.
-os.environ.setdefault("NEWTONGP_KEEP_PROGRAMS", "0")
+# Compiled functions are kept between runs and shared by the workers.
 _CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "jax"
 jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)

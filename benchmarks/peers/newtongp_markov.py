@@ -40,7 +40,7 @@ def filter_smoother(workspace: Any, y: Any, noise: Any) -> tuple[Any, Any, Any]:
     """
     import jax.numpy as jnp
 
-    from newtongp import kalman
+    from newtongp.numerics import kalman
 
     precision = 1.0 / noise
     smoothed = kalman.marginals(workspace.chain, precision[:, None, None], (precision * y)[:, None], psd=True)
@@ -54,7 +54,7 @@ def log_likelihood(workspace: Any, y: Any, noise: Any) -> Any:
     """The log likelihood alone, which takes a filter and no smoother."""
     import jax.numpy as jnp
 
-    from newtongp import kalman
+    from newtongp.numerics import kalman
 
     precision = 1.0 / noise
     normaliser = kalman.log_normaliser(workspace.chain, precision[:, None, None], (precision * y)[:, None])
@@ -74,7 +74,7 @@ _for_good = contextlib.ExitStack()
 
 def use_plain_loops() -> None:
     """For the rest of this process, as where loops cannot be compiled as one kernel."""
-    from newtongp.kalman import plain_loops
+    from newtongp.numerics.kalman import plain_loops
 
     _for_good.enter_context(plain_loops())
 
@@ -208,7 +208,7 @@ def compiled(function: Callable, *arguments: Any) -> Callable[[], Any]:
     """A call of the compiled function on arguments that are already where JAX wants them, until it is done."""
     import jax
 
-    from newtongp.precision import in_double
+    from newtongp._runtime.double import in_double
 
     placed = in_double(lambda: jax.tree.map(jax.numpy.asarray, arguments))()
     ready = in_double(jax.jit(function))

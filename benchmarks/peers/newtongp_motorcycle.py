@@ -10,7 +10,7 @@ def prepare(task: dict) -> tuple[Measurements, dict]:
     import newtongp as ng
 
     data = load(task)
-    rule = ng.GaussHermite(20) if task["nodes"] == "product" else None
+    rule = ng.cubature.GaussHermite(20) if task["nodes"] == "product" else None
     method = {
         "newton": ng.Newton(safeguard=ng.Heuristic()),
         "vi": ng.VI(safeguard=ng.Heuristic(), cubature=rule),

@@ -8,13 +8,13 @@ def prepare(task):
     import numpy as np
 
     import newtongp as ng
-    from newtongp.data import Data
-    from newtongp.minibatch import BatchRun
-    from newtongp.minibatch.kept import begin_kept, visit
-    from newtongp.minibatch.product import nothing, on_devices
-    from newtongp.minibatch.tied import proposals
-    from newtongp.precision import in_double
-    from newtongp.rows import Batch
+    from newtongp._runtime.double import in_double
+    from newtongp.inference.minibatch import BatchRun
+    from newtongp.inference.minibatch.full import begin_kept, visit
+    from newtongp.inference.minibatch.product import nothing, on_devices
+    from newtongp.inference.minibatch.tied import proposals
+    from newtongp.inputs.chunks import Batch
+    from newtongp.inputs.data import Data
 
     x, y, inducing = rows_of(task)
 

@@ -11,84 +11,84 @@ A prior, a likelihood and a method are three independent choices:
 
 from typing import TYPE_CHECKING
 
-from . import _imports
-
-with _imports.without_collector():
-    from . import kernels, likelihoods, means
-    from .cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, Unscented
-    from .gaussian import Gaussian, Sites
-    from .infer import infer, iterate
-    from .likelihoods.base import Likelihood
-    from .methods.curvature import Exact, GaussNewton, QuasiNewton
-    from .methods.presets import VI, FirstOrderVI, Newton, PosteriorLinearisation, PowerEP, Taylor
-    from .methods.rule import Method
-    from .methods.safeguard import Heuristic, Riemannian
-    from .model import Model
-    from .precision import RoundingWarning
-    from .priors.markov import MarkovGP
-    from .results import ConvergenceWarning, FitWarning, InferenceError, Result, Status
-    from .steps import Backtracking, Constant, Damped, DoubleLoop
+from . import interface, kernels, likelihoods, means
+from ._runtime.lazy import on_demand
+from ._runtime.version import __version__ as __version__
+from .inference.infer import infer, iterate
+from .inference.steps import Backtracking, Constant, Damped, DoubleLoop
+from .likelihoods.base import Likelihood
+from .methods.curvature import Exact, GaussNewton, QuasiNewton
+from .methods.presets import VI, FirstOrderVI, Newton, PosteriorLinearisation, PowerEP, Taylor
+from .methods.rule import Method
+from .methods.safeguard import Heuristic, Riemannian
+from .model import Model
+from .numerics import cubature
+from .numerics.gaussian import Gaussian, Sites
+from .numerics.rounding import RoundingWarning
+from .priors.markov import MarkovGP
+from .results.result import InferenceError, Result
+from .results.status import ConvergenceWarning, FitWarning, Status
 
 if TYPE_CHECKING:
-    from . import datasets
-    from .checking import Calibration, Comparison, CrossValidation, compare, cross_validate
-    from .constraints import Between, Covariance, Positive, Real, learned
-    from .fitted import FitResult
-    from .fitting import fit
-    from .parameters import Fixed, Free, Tied, hyperparameters
-    from .predict import Prediction
+    from . import datasets, diagnostics, inputs, parameters, plotting, prediction, report, storage
+    from .diagnostics import compare, cross_validate
+    from .fitting.fit import fit
+    from .inference.sweep import filter_sweep
+    from .parameters import Fixed, Free, Positive, Tied, hyperparameters, learned
     from .priors.dense import GP
     from .priors.linear import LinearModel
     from .priors.sparse import SparseGP
     from .priors.statespace import StateSpaceModel
-    from .rows import ParquetChunks
     from .storage import load
-    from .sweep import filter_sweep
 
-__getattr__, __dir__ = _imports.on_demand(
+interface.attach_all()
+
+_MOVED = {
+    **{
+        name: f"newtongp.cubature.{name}"
+        for name in ("Adaptive", "Cubature", "GaussHermite", "PointRule", "QuasiRandom", "Unscented")
+    },
+    **{name: f"newtongp.diagnostics.{name}" for name in ("Calibration", "Comparison", "CrossValidation")},
+    **{name: f"newtongp.parameters.{name}" for name in ("Between", "Covariance", "Real")},
+    "FitResult": "newtongp.results.FitResult",
+    "ParquetChunks": "newtongp.inputs.ParquetChunks",
+    "Prediction": "newtongp.prediction.Prediction",
+    "checking": "newtongp.diagnostics",
+    "experiments": "`make reproduce CASE=motorcycle` in the repository",
+    "demo": "`make demo` in the repository",
+}
+"""What to write for names of version 0.1. They go with version 0.3."""
+
+__getattr__, __dir__ = on_demand(
     __name__,
     {
-        "checking": "Calibration Comparison CrossValidation compare cross_validate",
-        "datasets": "",
-        "constraints": "Between Covariance Positive Real learned",
-        "fitted": "FitResult",
-        "fitting": "fit",
-        "parameters": "Fixed Free Tied hyperparameters",
-        "predict": "Prediction",
+        "": "datasets diagnostics inputs parameters plotting prediction report storage",
+        "diagnostics": "compare cross_validate",
+        "fitting.fit": "fit",
+        "inference.sweep": "filter_sweep",
+        "parameters": "Fixed Free Positive Tied hyperparameters learned",
         "priors.dense": "GP",
         "priors.linear": "LinearModel",
         "priors.sparse": "SparseGP",
         "priors.statespace": "StateSpaceModel",
-        "rows": "ParquetChunks",
         "storage": "load",
-        "sweep": "filter_sweep",
     },
+    _MOVED,
 )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "GP",
     "VI",
-    "Adaptive",
     "Backtracking",
-    "Between",
-    "Calibration",
-    "Comparison",
     "Constant",
     "ConvergenceWarning",
-    "Covariance",
-    "CrossValidation",
-    "Cubature",
     "Damped",
     "DoubleLoop",
     "Exact",
     "FirstOrderVI",
-    "FitResult",
     "FitWarning",
     "Fixed",
     "Free",
-    "GaussHermite",
     "GaussNewton",
     "Gaussian",
     "Heuristic",
@@ -99,15 +99,10 @@ __all__ = [
     "Method",
     "Model",
     "Newton",
-    "ParquetChunks",
-    "PointRule",
     "Positive",
     "PosteriorLinearisation",
     "PowerEP",
-    "Prediction",
     "QuasiNewton",
-    "QuasiRandom",
-    "Real",
     "Result",
     "Riemannian",
     "RoundingWarning",
@@ -117,18 +112,25 @@ __all__ = [
     "Status",
     "Taylor",
     "Tied",
-    "Unscented",
     "compare",
     "cross_validate",
+    "cubature",
     "datasets",
+    "diagnostics",
     "filter_sweep",
     "fit",
     "hyperparameters",
     "infer",
+    "inputs",
     "iterate",
     "kernels",
     "learned",
     "likelihoods",
     "load",
     "means",
+    "parameters",
+    "plotting",
+    "prediction",
+    "report",
+    "storage",
 ]

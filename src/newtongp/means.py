@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .arguments import one_number, traced
-from .constraints import learned
-from .precision import parameter
+from .parameters.constraints import learned
+from .validation.arguments import one_number, traced
+from .validation.numbers import parameter
 
 
 class Mean(eqx.Module):

@@ -6,9 +6,9 @@ import equinox as eqx
 
 from . import likelihoods
 from .likelihoods.base import Likelihood
-from .named import find
 from .priors.base import Prior
 from .priors.by_name import for_latents
+from .validation.names import find
 
 
 class Model(eqx.Module):

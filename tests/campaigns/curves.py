@@ -12,8 +12,8 @@ import sys
 
 from rich.console import Console
 
-from newtongp.experiments import cases, study
-from newtongp.experiments.catalogue import Entry
+from reproduction import cases, study
+from reproduction.catalogue import Entry
 
 LOSS, SCORES = 1e-6, 1e-5
 """The largest relative differences: of losses, and of NLPDs and RMSEs, whose published predictions carry a jitter."""

@@ -30,7 +30,7 @@ import equinox as eqx
 import numpy as np
 
 import newtongp as ng
-from newtongp.data import read_data
+from newtongp.inputs.data import read_data
 from newtongp.storage import FileFormatError, encode
 from newtongp.storage.registry import known_classes
 
@@ -89,7 +89,7 @@ def made_up(model, x, y, method=None, **fit) -> ng.Result:
         return result
     values = {each.name: each.value for each in ng.hyperparameters(model)}
     first, second, *_ = values
-    return ng.FitResult(
+    return ng.results.FitResult(
         result,
         status=ng.Status.CONVERGED,
         learned=values,
@@ -128,7 +128,7 @@ RESULTS = [
         ng.Model(ng.GP(two_latents()), L.Chained(L.NegativeBinomial(), dispersion="softplus")),
         X,
         COUNTS,
-        ng.PosteriorLinearisation(cubature=ng.Unscented(3, kappa=0.5)),
+        ng.PosteriorLinearisation(cubature=ng.cubature.Unscented(3, kappa=0.5)),
     ),
     lambda: made_up(ng.Model(ng.GP(K.Linear() + K.Constant(), mean=half), L.Ordinal([-1.0, 0.0, 1.5])), X, COUNTS),
     lambda: made_up(ng.Model(ng.MarkovGP(K.RBF(2.0, order=4)), L.StudentT()), X, COUNTS, fit=True),
@@ -145,7 +145,7 @@ RESULTS = [
         ),
         np.arange(6.0),
         COUNTS,
-        ng.FirstOrderVI(0.05, ng.GaussHermite(5)),
+        ng.FirstOrderVI(0.05, ng.cubature.GaussHermite(5)),
     ),
     lambda: made_up(
         ng.Model(
@@ -156,7 +156,7 @@ RESULTS = [
         ),
         PAIRS + 2.0,
         COUNTS,
-        ng.PowerEP(1.0, cubature=ng.QuasiRandom(64)),
+        ng.PowerEP(1.0, cubature=ng.cubature.QuasiRandom(64)),
     ),
     lambda: made_up(
         ng.Model(ng.GP(K.RBF(), mean=ng.means.Linear([1.0]) + 2.0), Laplace(0.5)), X, np.sin(X), ng.Newton()

@@ -24,8 +24,10 @@ import jax.numpy as jnp
 import numpy as np
 
 import newtongp as ng
-from newtongp.parameters import Gamma, LogNormal, choose, hyperparameters, slots_of, with_values
-from newtongp.precision import in_double
+from newtongp._runtime.double import in_double
+from newtongp.fitting.learned import choose, slots_of, with_values
+from newtongp.parameters.names import hyperparameters
+from newtongp.parameters.priors import Gamma, LogNormal
 
 K, L = ng.kernels, ng.likelihoods
 ROWS = 15
@@ -37,7 +39,7 @@ TOL = 1e-5
 class Ripple(K.Kernel):
     """A kernel of one's own, with a share that must stay between 0 and 1."""
 
-    share: Any = ng.learned(ng.Between(0.0, 1.0), default=0.4)
+    share: Any = ng.learned(ng.parameters.Between(0.0, 1.0), default=0.4)
     lengthscale: Any = ng.learned(ng.Positive(), unit="x", default=1.0)
     variance: Any = ng.learned(ng.Positive(), unit="f2", default=1.0)
 
@@ -51,7 +53,7 @@ class Skewed(ng.Likelihood):
 
     shift: Any = ng.learned(default=0.0)
     scale: Any = ng.learned(ng.Positive(), unit="y", default=0.5)
-    share: Any = ng.learned(ng.Between(0.0, 0.5), default=0.1)
+    share: Any = ng.learned(ng.parameters.Between(0.0, 0.5), default=0.1)
 
     def log_prob(self, y, f):
         z = (y - f - self.shift) / self.scale
@@ -155,7 +157,7 @@ def structures(count: int = STRUCTURES) -> list[Structure]:
 
 
 def _fits(structure: Structure) -> bool:
-    from newtongp.choices import check_choices
+    from newtongp.inference.compatibility import check_choices
 
     try:
         check_choices(build_model(structure), METHODS[structure.method], None)

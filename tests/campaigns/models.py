@@ -37,7 +37,7 @@ import jax
 import numpy as np
 
 import newtongp as ng
-from newtongp.choices import check_choices
+from newtongp.inference.compatibility import check_choices
 
 STRUCTURES = 150
 DRAWS = {7: 12, 40: 12, 300: 10}

@@ -382,7 +382,7 @@ def draw(kind: str, number: int) -> tuple[Case, np.ndarray]:
 
 def faults_of(case: Case, levels: np.ndarray, compare: bool = True) -> tuple[int, list[str]]:
     """How many quantiles were checked, and what is wrong with them."""
-    prediction = ng.Prediction(case.likelihood, case.latent, None)
+    prediction = ng.prediction.Prediction(case.likelihood, case.latent, None)
     found, faults, checked = prediction.quantile(levels), [], 0
     integer = case.likelihood.support.integer
     for p, quantile in zip(levels, found, strict=True):

@@ -13,9 +13,7 @@ Most of the time goes to the compiler: XLA_FLAGS=--xla_backend_optimization_leve
 
 import argparse
 import collections
-import importlib.util
 import json
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -24,17 +22,8 @@ import jax
 import numpy as np
 
 import newtongp as ng
+from tests.campaigns import models
 
-
-def _load(name):
-    spec = importlib.util.spec_from_file_location(f"campaign_of_{name}", Path(__file__).with_name(f"{name}.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-models = _load("models")
 ROWS = 20
 SCALES = (1e-3, 3e-2, 1.0, 30.0, 1e3)
 METHODS = {

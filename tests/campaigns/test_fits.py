@@ -1,26 +1,12 @@
 """A few fits of the campaign in fits.py, so that it runs and its checks can fail."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp.parameters import slots_of
+from newtongp.fitting.learned import slots_of
+from tests.campaigns import fits
 
-
-def load():
-    spec = importlib.util.spec_from_file_location("campaign_of_fits", Path(__file__).with_name("fits.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-fits = load()
 ALL = fits.structures()
 
 

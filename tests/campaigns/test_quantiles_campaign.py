@@ -1,24 +1,11 @@
 """A few draws of every kind of the campaign in quantiles.py, so that it runs and its checks can fail."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 import newtongp as ng
+from tests.campaigns import quantiles
 
-
-def load():
-    spec = importlib.util.spec_from_file_location("campaign_of_quantiles", Path(__file__).with_name("quantiles.py"))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-quantiles = load()
 DEAR = ("demodulation", "network", "heteroscedastic student", "chained")
 """Two latents that need nodes."""
 
@@ -55,8 +42,8 @@ def test_the_widths_span_seven_orders_of_magnitude():
 
 def test_a_wrong_quantile_is_a_fault(monkeypatch):
     case, levels = quantiles.draw("student", 1000)
-    right = ng.Prediction.quantile
-    monkeypatch.setattr(ng.Prediction, "quantile", lambda self, p: right(self, np.asarray(p) + 2e-6))
+    right = ng.prediction.Prediction.quantile
+    monkeypatch.setattr(ng.prediction.Prediction, "quantile", lambda self, p: right(self, np.asarray(p) + 2e-6))
     assert len(quantiles.faults_of(case, levels)[1]) == 12
 
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp.experiments import published, runner
-from newtongp.experiments.cases import Case, Split
 from newtongp.methods.rule import Method
+from reproduction import published, runner
+from reproduction.cases import Case, Split
 
 DATA = Path(__file__).parent / "data" / "latents"
 CASES = {path.stem: json.loads(path.read_text()) for path in sorted(DATA.glob("D_*.json"))}
 SETS = {path.stem.removeprefix("set_"): json.loads(path.read_text()) for path in DATA.glob("set_*.json")}
-RULE = ng.GaussHermite(20)
+RULE = ng.cubature.GaussHermite(20)
 
 
 def departs_from_the_equations(words):

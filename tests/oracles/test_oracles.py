@@ -15,7 +15,7 @@ import pytest
 import newtongp as ng
 
 DATA = Path(__file__).parent / "data"
-NODES_100 = ng.GaussHermite(100)
+NODES_100 = ng.cubature.GaussHermite(100)
 
 
 def read(folder, name):

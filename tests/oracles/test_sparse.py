@@ -15,7 +15,7 @@ from newtongp.priors.sparse import SparseInputs
 DATA = Path(__file__).parent / "data" / "sparse"
 CASES = {path.stem: json.loads(path.read_text()) for path in sorted(DATA.glob("[CG]_*.json"))}
 SETS = {path.stem.removeprefix("set_"): json.loads(path.read_text()) for path in DATA.glob("set_*.json")}
-NODES_100 = ng.GaussHermite(100)
+NODES_100 = ng.cubature.GaussHermite(100)
 EVERY_DAY = {
     "C_gpflow_sgpr_2d_gaussian_rbf_M40",
     "C_gpflow_svgp_2d_bernoulli_probit_m52_M40",

@@ -30,7 +30,7 @@ class Sine(ng.Likelihood):
         return 0.04 * jnp.ones_like(f)
 
 
-class StateUnscented(ng.Cubature):
+class StateUnscented(ng.cubature.Cubature):
     """Sigma points of a state of two entries with α = √3, β = 2, κ = 1, as the first entry sees them."""
 
     def rule(self, dimension):
@@ -39,9 +39,11 @@ class StateUnscented(ng.Cubature):
 
 def method_of(name):
     if "ekf" in name:
-        return ng.Taylor(), ng.PointRule()
+        return ng.Taylor(), ng.cubature.PointRule()
     if "gauss_hermite" in name:
-        return ng.PosteriorLinearisation(slope="regression", cubature=ng.GaussHermite(10)), ng.GaussHermite(10)
+        return ng.PosteriorLinearisation(
+            slope="regression", cubature=ng.cubature.GaussHermite(10)
+        ), ng.cubature.GaussHermite(10)
     if "ukf" in name or "unscented" in name:
         return ng.PosteriorLinearisation(slope="regression", cubature=StateUnscented()), StateUnscented()
     return ng.VI(), None
@@ -61,7 +63,7 @@ def log_likelihood(result, rule, y):
     latent, likelihood = result.posterior.one_step_ahead(), result.model.likelihood
     mean, variance = latent.mean[:, 0], latent.covariance[:, 0, 0]
     with jax.enable_x64(True):
-        if isinstance(rule, ng.PointRule):
+        if isinstance(rule, ng.cubature.PointRule):
             centre, slope = likelihood.mean(mean), jax.vmap(jax.grad(likelihood.mean))(jnp.asarray(mean))
             spread = slope**2 * variance + likelihood.covariance(mean)
         else:

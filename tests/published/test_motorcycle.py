@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp.experiments.study import published_curves
+from reproduction.study import published_curves
 
 PUBLISHED = published_curves("motorcycle")
 AFTER = [1, 11]
-RULE = ng.GaussHermite(20)
+RULE = ng.cubature.GaussHermite(20)
 ROWS = 99
 
 

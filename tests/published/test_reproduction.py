@@ -14,12 +14,12 @@ import pytest
 from rich.console import Console
 
 import newtongp as ng
-from newtongp import cli
-from newtongp.experiments import beyond, cases, catalogue, jobs, report, reproduce, runner, study
-from newtongp.experiments.kept import Shelf
-from newtongp.experiments.published import PowerDensityAtNodes, floored_log_density
-from newtongp.gaussian import Gaussian
-from newtongp.precision import in_double
+from newtongp._runtime.double import in_double
+from newtongp.numerics.gaussian import Gaussian
+from reproduction import beyond, cases, catalogue, jobs, report, reproduce, runner, study
+from reproduction.__main__ import main
+from reproduction.kept import Shelf
+from reproduction.published import PowerDensityAtNodes, floored_log_density
 
 CASES = {name: make() for name, make in cases.CASES.items()}
 MOTORCYCLE = CASES["motorcycle"]
@@ -227,7 +227,7 @@ def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
 )
 def test_the_command_says_what_it_does_not_know(arguments, message, tmp_path, capsys):
     out = tmp_path / "new"
-    assert cli.main(["reproduce", "motorcycle", "--out", str(out), *arguments]) == 1
+    assert main(["motorcycle", "--out", str(out), *arguments]) == 1
     assert message in capsys.readouterr().err and not out.exists()
     with pytest.raises(ValueError, match="unknown case study 'tides': choose from motorcycle, product, gprn"):
         reproduce("tides", out=out)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from .. import linalg
+from ..inference.minibatch.product import Product
 from ..kernels import gram, latent_kernels
-from ..minibatch.product import Product
+from ..numerics import linalg, small
 from ..priors.sparse import Projection, SparseGP
 
 SMALL = 1e-3
@@ -47,7 +47,7 @@ def _substituted(product: Product, matrices: Float[Array, "D M M"]) -> Product:
     linear = jnp.einsum("dai,da->di", matrices, product.linear)
     precision = product.precision.reshape(latents, size, latents, size)
     precision = jnp.einsum("dai,daej->diej", matrices, jnp.einsum("daeb,ebj->daej", precision, matrices))
-    return Product(linear, linalg.symmetrise(precision.reshape(latents * size, latents * size)))
+    return Product(linear, small.symmetrise(precision.reshape(latents * size, latents * size)))
 
 
 def whitened(prior: SparseGP) -> tuple[Projection, Coordinates]:

@@ -16,19 +16,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..choices import local_rule
-from ..compilation import compiled
-from ..gaussian import Sites
+from .._runtime.compilation import compiled
+from ..inference.compatibility import local_rule
+from ..inference.loop import Report, converge, look, propose_rows, total_energy
+from ..inference.problem import Problem, Setup
+from ..inference.steps.base import Step
 from ..likelihoods.base import Likelihood, over_rows
 from ..likelihoods.partial import PartlyObserved
-from ..linalg import solve_by_products
-from ..loop import Report, converge, look, propose_rows, total_energy
 from ..methods.curvature import QuasiNewton
 from ..methods.presets import FirstOrderVI
-from ..parameters import Slot, values_of, with_values
-from ..problem import Problem, Setup
-from ..results import Status
-from ..steps import Step
+from ..numerics.gaussian import Sites
+from ..numerics.linalg import solve_by_products
+from ..results.status import Status
+from .learned import Slot, values_of, with_values
 
 
 class _Holder(eqx.Module):

@@ -14,13 +14,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..fitted import FitResult, tied_names
-from ..guesses import Scales, guess, plausible, unit_of
+from .._runtime.double import in_double
 from ..model import Model
-from ..parameters import Learned, Plausible, Slot, choose, left_alone, redundant, values_of
-from ..precision import in_double
-from ..results import ConvergenceWarning, FitWarning, InferenceError, Result, Status
-from ..wording import SEARCHES, inference_sentence
+from ..parameters.priors import Plausible
+from ..results.fit_result import FitResult
+from ..results.result import InferenceError, Result
+from ..results.status import ConvergenceWarning, FitWarning, Status
+from ..results.wording import SEARCHES, inference_sentence
+from .initial_values import Scales, guess, plausible, unit_of
+from .learned import Learned, Slot, choose, left_alone, redundant, tied_names, values_of
 
 _LARGEST_FREE = 60.0
 """Logarithms do not go further than this from their start."""

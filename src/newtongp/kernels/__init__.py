@@ -6,8 +6,8 @@ a state space form have `blocks()`, the linear Gaussian Markov processes whose s
 
 from typing import TYPE_CHECKING
 
-from .._imports import on_demand
-from .base import Active, Kernel, Product, Scaled, Sum, diagonal, gram
+from .._runtime.lazy import on_demand
+from .base import Active, Constant, Kernel, Product, Scaled, Sum, diagonal, gram
 from .multilatent import Independent, diagonals, grams, latent_kernels, num_latents
 from .statespace import Block, LinearSDE
 from .stationary import RBF, Matern12, Matern32, Matern52, Matern72, RationalQuadratic, Stationary
@@ -15,11 +15,11 @@ from .stationary import RBF, Matern12, Matern32, Matern52, Matern72, RationalQua
 if TYPE_CHECKING:
     from .brownian import Brownian, IntegratedBrownian
     from .periodic import Cosine, Periodic
-    from .simple import Constant, Linear, White
+    from .simple import Linear, White
 
 __getattr__, __dir__ = on_demand(
     __name__,
-    {"brownian": "Brownian IntegratedBrownian", "periodic": "Cosine Periodic", "simple": "Constant Linear White"},
+    {"brownian": "Brownian IntegratedBrownian", "periodic": "Cosine Periodic", "simple": "Linear White"},
 )
 
 __all__ = [

@@ -9,13 +9,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..arguments import one_number, traced, whole
-from ..constraints import Positive, Real, learned
-from ..precision import parameter
-from .statespace import Block, multiply_blocks, scale_blocks
+from ..parameters.constraints import Positive, Real, learned
+from ..validation.arguments import one_number, traced, whole
+from ..validation.numbers import parameter
+from .statespace import Block, ConstantBlock, multiply_blocks, scale_blocks
 
 
 def hyperparameter(
@@ -120,10 +121,24 @@ class Kernel(eqx.Module):
 
 
 def _as_kernel(value: Any) -> Kernel:
-    # Imported here because `simple` itself imports this module.
-    from .simple import Constant
-
     return value if isinstance(value, Kernel) else Constant(value)
+
+
+class Constant(Kernel):
+    """One unknown level, the same everywhere: k = variance.
+
+    >>> round(float(Constant(0.5).evaluate(jnp.zeros(1), jnp.ones(1))), 4)
+    0.5
+    """
+
+    variance: Any = hyperparameter("variance", 1.0, unit="f2")
+
+    def evaluate(self, x1, x2):
+        return jnp.asarray(self.variance)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """One state, the level."""
+        return (ConstantBlock(self.variance),)
 
 
 class Sum(Kernel):

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ..precision import parameter
+from ..validation.numbers import parameter
 from .base import Kernel, check_one_column, hyperparameter
 from .statespace import Block, BrownianBlock, IntegratedBrownianBlock
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..linalg import eigen_given
-from ..precision import in_double
+from .._runtime.double import in_double
+from ..numerics.linalg import eigen_given
 from .base import Active, Kernel, Product, Scaled, Sum, gram
 from .multilatent import Independent
 

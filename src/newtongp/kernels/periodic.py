@@ -5,7 +5,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from ..precision import in_double
+from .._runtime.double import in_double
 from .base import Kernel, check_one_column, hyperparameter, whole_number
 from .bessel import scaled_bessel
 from .statespace import Block, ConstantBlock, OscillationBlock

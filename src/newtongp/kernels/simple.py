@@ -1,4 +1,4 @@
-"""The kernels that need no distance: constant, linear, white."""
+"""The kernels that need no distance: linear, white."""
 
 from typing import Any
 
@@ -6,25 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .base import Kernel, check_length, hyperparameter, one_column
-from .statespace import Block, ConstantBlock, LinearBlock, WhiteBlock
-
-
-class Constant(Kernel):
-    """One unknown level, the same everywhere: k = variance.
-
-    >>> round(float(Constant(0.5).evaluate(jnp.zeros(1), jnp.ones(1))), 4)
-    0.5
-    """
-
-    variance: Any = hyperparameter("variance", 1.0, unit="f2")
-
-    def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
-        return jnp.asarray(self.variance)
-
-    def blocks(self) -> tuple[Block, ...]:
-        """One state, the level."""
-        return (ConstantBlock(self.variance),)
+from .statespace import Block, LinearBlock, WhiteBlock
 
 
 class Linear(Kernel):

@@ -20,8 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..linalg import symmetrise
-from ..precision import parameter
+from ..numerics.small import symmetrise
+from ..validation.numbers import parameter
 
 Matrix = Float[Array, "b b"]
 

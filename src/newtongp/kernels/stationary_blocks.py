@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..linalg import outer
+from ..numerics.small import outer
 from .statespace import Block, horner
 
 _T = TypeVar("_T")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from .._imports import on_demand
+from .._runtime.lazy import on_demand
 from .base import Likelihood
 
 if TYPE_CHECKING:

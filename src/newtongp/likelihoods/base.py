@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..arguments import one_number, traced
-from ..precision import parameter
+from ..validation.arguments import one_number, traced
+from ..validation.numbers import parameter
 from . import support as supports
 
 
@@ -239,6 +239,34 @@ def rows_given(likelihood: Likelihood) -> dict[str, int]:
     """The row parameters that were given one value a row, with the number of their rows."""
     given = {name: np.shape(likelihood.row_parameter(name)) for name in likelihood.row_parameters}
     return {name: shape[0] for name, shape in given.items() if shape}
+
+
+def row_parameters_of(likelihood: Likelihood, rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The row parameters that were given one value per row, at these rows."""
+    return {name: np.asarray(likelihood.row_parameter(name))[rows] for name in rows_given(likelihood)}
+
+
+def at_rows(likelihood: Likelihood, rows: np.ndarray) -> Likelihood:
+    """The likelihood of these rows: with their row parameters, in their order."""
+    return with_row_parameters(likelihood, **row_parameters_of(likelihood, rows))
+
+
+def has_distribution(likelihood: Likelihood) -> bool:
+    """Whether y has one output with a distribution function.
+
+    >>> from newtongp import likelihoods
+    >>> has_distribution(likelihoods.Poisson(exposure=[1.0, 2.0])), has_distribution(likelihoods.Softmax(3))
+    (True, False)
+    """
+    if likelihood.num_outputs != 1:
+        return False
+    first = {name: values[0] for name, values in row_parameters_of(likelihood, np.array([0])).items()}
+    one = with_row_parameters(likelihood, **first)
+    try:
+        jax.eval_shape(lambda f: row_cdf(one, jnp.asarray(one.support.example), f), jnp.zeros(one.num_latents))
+    except NotImplementedError:
+        return False
+    return True
 
 
 def with_row_parameters(likelihood: Likelihood, **values: Any) -> Likelihood:

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..arguments import whole
-from ..constraints import Between, Positive, Real, learned
-from ..precision import parameter
+from ..parameters.constraints import Between, Positive, Real, learned
+from ..validation.arguments import whole
+from ..validation.numbers import parameter
 from . import links
 from . import support as supports
 from .base import Likelihood

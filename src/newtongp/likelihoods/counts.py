@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..constraints import Between, Positive, learned
-from ..precision import parameter
+from ..parameters.constraints import Between, Positive, learned
+from ..validation.numbers import parameter
 from . import links
 from . import support as supports
 from .base import Likelihood

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from ..precision import parameter
+from ..validation.numbers import parameter
 
 POSITIVE = ("exp", "softplus")
 PROBABILITY = ("probit", "logit")

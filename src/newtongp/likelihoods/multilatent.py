@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from .. import linalg
-from ..arguments import whole
-from ..constraints import Covariance, Positive, Real, learned
-from ..precision import parameter
+from ..numerics import linalg, small
+from ..parameters.constraints import Covariance, Positive, Real, learned
+from ..validation.arguments import whole
+from ..validation.numbers import parameter
 from . import links
 from . import support as supports
 from .base import Likelihood
@@ -218,7 +218,7 @@ class _Vector(Likelihood):
     def log_prob(self, y, f):
         """log N(y | mean(f), Σ)."""
         residual = jnp.reshape(jnp.asarray(y) - self.mean(f), (self.outputs,))
-        return linalg.small_normal_log_density(residual, self._noise_matrix())
+        return small.small_normal_log_density(residual, self._noise_matrix())
 
     def covariance(self, f):
         """Cov[y | f] = Σ."""
@@ -236,7 +236,7 @@ class _Vector(Likelihood):
 
     def sample(self, key, f):
         """A draw of y given f."""
-        noise = linalg.small_root(self._noise_matrix()) @ jax.random.normal(key, (self.outputs,))
+        noise = small.small_root(self._noise_matrix()) @ jax.random.normal(key, (self.outputs,))
         return self.mean(f) + (noise[0] if self.outputs == 1 else noise)
 
 
@@ -414,8 +414,8 @@ class LinearCoregionalisation(_Vector):
 
 def _expected_normal(residual, spread, noise):
     """E[log N(y | g, noise)] for a g with covariance `spread` and mean y - residual."""
-    loss = jnp.trace(linalg.small_solve_psd(noise, spread))
-    return linalg.small_normal_log_density(residual, noise) - 0.5 * loss
+    loss = jnp.trace(small.small_solve_psd(noise, spread))
+    return small.small_normal_log_density(residual, noise) - 0.5 * loss
 
 
 def _linear_residual(likelihood, y, mean, covariance):
@@ -434,8 +434,8 @@ def _log_expected_linear(likelihood, y, mean, covariance, power: float):
     """log E[N(y | g, Σ)^α] = log N(y | E g, Σ/α + Cov g) + a constant that makes N(·, Σ)^α of N(·, Σ/α)."""
     residual, spread, noise = _linear_residual(likelihood, y, mean, covariance)
     size = residual.shape[0]
-    constant = 0.5 * (1.0 - power) * (size * _LOG_2PI + linalg.small_log_det(noise)) - 0.5 * size * math.log(power)
-    return linalg.small_normal_log_density(residual, noise / power + spread) + constant
+    constant = 0.5 * (1.0 - power) * (size * _LOG_2PI + small.small_log_det(noise)) - 0.5 * size * math.log(power)
+    return small.small_normal_log_density(residual, noise / power + spread) + constant
 
 
 # What users give --------------------------------------------------------------------------------

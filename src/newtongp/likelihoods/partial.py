@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..linalg import small_root, small_solve_lower
+from ..numerics.small import small_root, small_solve_lower
 from .base import Likelihood
 
 # A missing output is replaced by one that is 0, has mean 0, and has the variance at which N(0 | 0, v) = 1: it adds

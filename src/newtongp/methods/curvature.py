@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ..arguments import flag
-from ..cubature import Cubature, has_negative_weights
-from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood
-from ..linalg import outer, project_psd, small_root, smallest_eigenvalue
-from ..precision import parameter
+from ..numerics.cubature import Cubature, has_negative_weights
+from ..numerics.gaussian import Gaussian
+from ..numerics.small import outer, project_psd, small_root, smallest_eigenvalue
+from ..validation.arguments import flag
+from ..validation.numbers import parameter
 from .nodes import moment_rule
 from .target import Expansion, Target
 from .view import RowView

@@ -10,9 +10,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..cubature import Cubature
-from ..gaussian import Gaussian, Sites, cavity, relative_log_expected_site_power, widened
 from ..likelihoods.base import Likelihood, row_log_prob
+from ..numerics.cubature import Cubature
+from ..numerics.gaussian import Gaussian, Sites, cavity, relative_log_expected_site_power, widened
 from .expectation import expected_log_density, log_expected_density
 
 

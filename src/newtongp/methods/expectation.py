@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..cubature import Cubature, is_point
-from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood, row_axes, row_expected_log_prob, row_log_expected_power
-from ..linalg import outer, small_solve_lower_transposed, symmetrise
+from ..numerics.cubature import Cubature, is_point
+from ..numerics.gaussian import Gaussian
+from ..numerics.small import outer, small_solve_lower_transposed, symmetrise
 from .nodes import Derivatives, Integrand, Nodes, derivatives, expected_at, place_nodes, powered_at, tilted_moments_at
 
 

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..gaussian import Sites
-from ..linalg import small_root, small_solve_psd
+from ..numerics.gaussian import Sites
+from ..numerics.small import small_root, small_solve_psd
 
 
 class AdamState(eqx.Module):

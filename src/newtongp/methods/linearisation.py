@@ -11,10 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..cubature import Cubature, nodes_and_weights
-from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood, row_covariance, row_mean
-from ..linalg import outer, small_log_det, small_solve, small_solve_psd
+from ..numerics.cubature import Cubature, nodes_and_weights
+from ..numerics.gaussian import Gaussian
+from ..numerics.small import outer, small_log_det, small_solve, small_solve_psd
 
 
 def linearise(

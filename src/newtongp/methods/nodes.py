@@ -15,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..cubature import Adaptive, Cubature, GaussHermite, PartwiseRule, PointRule, Unscented, default_cubature
-from ..gaussian import Gaussian
 from ..likelihoods.base import Likelihood, row_log_prob, row_peak
-from ..linalg import small_log_det, small_root, small_solve_lower
+from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PartwiseRule, PointRule, Unscented, default_cubature
+from ..numerics.gaussian import Gaussian
+from ..numerics.small import small_log_det, small_root, small_solve_lower
 from .mesh import mesh_for_density, mesh_for_expectation
 
 _LOG_2PI = math.log(2.0 * math.pi)

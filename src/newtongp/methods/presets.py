@@ -4,8 +4,8 @@ from typing import Any
 
 import equinox as eqx
 
-from ..cubature import Cubature, PointRule, check_cubature
-from ..precision import parameter
+from ..numerics.cubature import Cubature, PointRule, check_cubature
+from ..validation.numbers import parameter
 from .curvature import Curvature, Exact, GaussNewton
 from .rule import Method
 from .safeguard import Safeguard

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from ..cubature import Cubature, check_cubature
-from ..gaussian import Gaussian, Sites, cavity, widened
 from ..likelihoods.base import Likelihood
-from ..linalg import small_root, small_solve, symmetrise
+from ..numerics.cubature import Cubature, check_cubature
+from ..numerics.gaussian import Gaussian, Sites, cavity, widened
+from ..numerics.small import small_root, small_solve, symmetrise
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
 from .energy import RowEnergy, row_energy
 from .safeguard import Riemannian, Safeguard

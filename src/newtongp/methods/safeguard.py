@@ -7,9 +7,9 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..gaussian import Sites
-from ..linalg import small_solve
-from ..precision import parameter
+from ..numerics.gaussian import Sites
+from ..numerics.small import small_solve
+from ..validation.numbers import parameter
 
 
 class Safeguard(eqx.Module):

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..cubature import Cubature, nodes_and_weights, resolution
-from ..gaussian import Gaussian, Sites
 from ..likelihoods.base import Likelihood, row_covariance, row_log_prob, row_mean
-from ..linalg import (
+from ..numerics.cubature import Cubature, nodes_and_weights, resolution
+from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.small import (
     outer,
     raise_eigenvalues,
     small_log_det,

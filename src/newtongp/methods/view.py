@@ -3,7 +3,7 @@
 import equinox as eqx
 from jaxtyping import Array, Float
 
-from ..gaussian import Gaussian
+from ..numerics.gaussian import Gaussian
 
 
 class RowView(eqx.Module):

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.stats import binom
 
-from ..checking import LEVELS, Calibration
-from ..results import Result
+from ..results.result import Result
 from .pieces import BAND, DATA, MEAN, make_panels, require_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from ..diagnostics.calibration import Calibration
 
 
 def plot_convergence(result: Result, axes: Any = None) -> "Figure":
@@ -66,7 +67,7 @@ def _distance_from_the_end(result: Result, energy: np.ndarray, objective: np.nda
     return "objective above its last value", objective - objective[-1]
 
 
-def plot_calibration(calibration: Calibration, axes: Any = None, bins: int | None = None) -> "Figure":
+def plot_calibration(calibration: "Calibration", axes: Any = None, bins: int | None = None) -> "Figure":
     """A histogram of PIT values and the coverage of central intervals; what `Calibration.plot` draws.
 
     Where the predictions are right, a bar is in its grey band with probability 95 %, and so is the curve at any one
@@ -104,11 +105,11 @@ def _draw_histogram(ax: "Axes", heights: np.ndarray, rows: int) -> None:
     ax.set(xlabel="probability integral transform", ylabel="rows", ylim=(0.0, 1.25 * max(high, heights.max())))
 
 
-def _draw_coverage(ax: "Axes", calibration: Calibration) -> None:
+def _draw_coverage(ax: "Axes", calibration: "Calibration") -> None:
     nominal = np.linspace(0.01, 0.99, 99)
     low, high = binom.ppf([[0.025], [0.975]], calibration.rows, nominal) / calibration.rows
     ax.fill_between(nominal, low, high, color="0.5", alpha=0.25, linewidth=0, label="95 % band if calibrated")
     ax.plot([0.0, 1.0], [0.0, 1.0], color=DATA, linewidth=1.0, linestyle=(0, (4, 3)))
     ax.plot(nominal, [calibration.covered(level) for level in nominal], color=MEAN, linewidth=1.8, label="coverage")
-    ax.plot(LEVELS, list(calibration.coverage.values()), "o", color=MEAN, markersize=4.5)
+    ax.plot(list(calibration.coverage), list(calibration.coverage.values()), "o", color=MEAN, markersize=4.5)
     ax.set(xlabel="probability of the central interval", ylabel="share of rows inside", ylim=(0.0, 1.02))

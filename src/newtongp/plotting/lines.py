@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from .. import data as data_room
-from ..checking import has_distribution
-from ..likelihoods.base import Likelihood, rows_given, with_row_parameters
-from ..predict import Prediction, predict_at
-from ..predictive.rows import AccuracyWarning
+from ..inputs import data as data_room
+from ..likelihoods.base import Likelihood, has_distribution, rows_given, with_row_parameters
+from ..prediction.predict import Prediction, predict_at
+from ..prediction.rows import AccuracyWarning
 from ..priors.statespace import StateSpaceModel
-from ..results import Result
-from ..times import Clock
+from ..results.result import Result
+from ..validation.times import Clock
 from .pieces import (
     DATA,
     LATENT_BAND,

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..predict import predict_at
-from ..results import Result
+from ..prediction.predict import predict_at
+from ..results.result import Result
 from .lines import kind_of, subscript
 from .pieces import DATA, class_colour, make_panels
 from .single import finite_column

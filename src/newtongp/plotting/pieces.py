@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..precision import NotRealError, as_real
-from ..results import Result
-from ..times import Clock
+from ..results.result import Result
+from ..validation.numbers import NotRealError, as_real
+from ..validation.times import Clock
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

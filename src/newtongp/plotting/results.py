@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import data as data_room
-from ..arguments import flag
-from ..results import Result
+from ..inputs import data as data_room
+from ..results.result import Result
+from ..validation.arguments import flag
 from .lines import plot_line
 from .maps import plot_map
 from .pieces import read_levels, require_matplotlib

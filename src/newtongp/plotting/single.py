@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.stats import norm
 
+from .._runtime.double import in_double
 from ..likelihoods.base import Likelihood, row_axes, row_mean, with_row_parameters
-from ..precision import in_double
-from ..predict import new_inputs, predict_at
-from ..results import Result
-from ..times import read_times
+from ..prediction.predict import new_inputs, predict_at
+from ..results.result import Result
+from ..validation.times import read_times
 from .pieces import DATA, MEAN, fill_bands, in_order, read_levels, require_matplotlib, tails_of
 
 if TYPE_CHECKING:

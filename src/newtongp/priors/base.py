@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from ..gaussian import Gaussian, Sites
-from ..linalg import psd_root
+from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.linalg import psd_root
 
 
 class Conditioned(eqx.Module):

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import kernels, means
 from ..kernels import Independent, Kernel
-from ..named import find
+from ..validation.names import find
 
 _KERNELS = (
     "Matern12",

@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .. import linalg
-from ..gaussian import Gaussian, Sites
+from .._runtime.double import on_host
 from ..kernels import Independent, Kernel, diagonals, grams, num_latents
 from ..means import as_mean
-from ..precision import on_host, warn_of_lost
+from ..numerics import linalg, small
+from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.rounding import warn_of_lost
 from .base import Conditioned, Posterior, Prior, Workspace, draws_of, over_pairs
 from .by_name import read_kernel
 
@@ -64,7 +65,7 @@ class GP(Prior):
         return DenseWorkspace(x, self.mean.means(x), grams(self.kernel, x, x))
 
     def condition(self, workspace: "DenseWorkspace", sites: Sites) -> "DensePosterior":
-        positive, negative = jax.vmap(linalg.signed_roots)(sites.precision)
+        positive, negative = jax.vmap(small.signed_roots)(sites.precision)
 
         def of_factors(factors: _Factors):
             return _mean_and_covariance(workspace, sites, factors), factors.stored()
@@ -95,7 +96,7 @@ class DenseWorkspace(Workspace):
     gram: Float[Array, "D N N"]
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
-        positive, negative = jax.vmap(linalg.signed_roots)(sites.precision)
+        positive, negative = jax.vmap(small.signed_roots)(sites.precision)
 
         def of_factors(factors: _Factors):
             return _mean_and_covariance(self, sites, factors), factors.proper
@@ -203,7 +204,7 @@ class _Factors(NamedTuple):
             blocks = jax.vmap(_joined)(weak, mixed, shrunk, self.positive, strength)
         if self.negative_half is not None:
             blocks = blocks + _block_diagonal(self.negative_half, latents)
-        return jax.vmap(linalg.small_covariance)(blocks)
+        return jax.vmap(small.small_covariance)(blocks)
 
     def stored(self) -> tuple[Array, Array, Array, Array]:
         """What prediction needs: L_B, its lift, V R₋ and L_E (zero and identity for PSD sites)."""
@@ -259,8 +260,8 @@ def _joined(
     across = jnp.eye(root.shape[0]) - units @ units.T
     between = scaled @ mixed @ across
     # Each is PSD before they are added: what rounding has made of one must not take away from the other.
-    parts = scaled @ linalg.small_covariance(shrunk) @ scaled.T + across @ linalg.small_covariance(weak) @ across
-    whole = linalg.symmetrise(parts + between + between.T)
+    parts = scaled @ small.small_covariance(shrunk) @ scaled.T + across @ small.small_covariance(weak) @ across
+    whole = small.symmetrise(parts + between + between.T)
     least = linalg.EPS * jax.lax.stop_gradient(jnp.diagonal(parts))
     return _not_below(whole[None], least[None])[0]
 
@@ -316,7 +317,7 @@ def _factorise_indefinite(
     overlap = _project_right(first.half, negative)
     remaining = _project(negative, workspace.gram) - overlap.T @ first.half
     matrix = jnp.eye(first.factor.shape[0]) - _project_right(remaining, negative)
-    factor = linalg.cholesky(linalg.symmetrise(matrix))
+    factor = linalg.cholesky(small.symmetrise(matrix))
     half = linalg.solve_lower(factor, remaining)
     return _Factors(
         positive,
@@ -436,7 +437,7 @@ def _predict(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussia
     least = _rounding_at(posterior, half, prior)
     lost = jnp.diagonal(blocks, axis1=1, axis2=2) < least
     blocks = _not_below(blocks, least) + _block_diagonal(negative_half, latents)
-    return Gaussian(_mean(posterior, x, cross), jax.vmap(linalg.small_covariance)(blocks)), lost
+    return Gaussian(_mean(posterior, x, cross), jax.vmap(small.small_covariance)(blocks)), lost
 
 
 @jax.jit

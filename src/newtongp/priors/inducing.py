@@ -8,9 +8,10 @@ import jax.core
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import linalg
+from .._runtime.double import in_double
 from ..kernels import Kernel, diagonal, gram
-from ..precision import NotRealError, as_real, in_double
+from ..numerics import linalg
+from ..validation.numbers import NotRealError, as_real
 
 SELECTIONS = ("greedy", "kmeans")
 

@@ -14,11 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import linalg
-from ..arguments import whole
-from ..constraints import Covariance, Real, learned
-from ..gaussian import Gaussian, Sites
-from ..precision import in_double, on_host, parameter
+from .._runtime.double import in_double, on_host
+from ..numerics import linalg, small
+from ..numerics.gaussian import Gaussian, Sites
+from ..parameters.constraints import Covariance, Real, learned
+from ..validation.arguments import whole
+from ..validation.numbers import parameter
 from . import weight_space
 from .base import Conditioned, Posterior, Prior, Workspace
 
@@ -155,7 +156,7 @@ def _covariance(value: Any) -> Any:
 def _smallest_eigenvalue(matrix: Any) -> float:
     # A model may also be made inside `jax.jit`, where nothing else would give a number.
     with jax.ensure_compile_time_eval():
-        return float(linalg.smallest_eigenvalue(jnp.asarray(matrix)))
+        return float(small.smallest_eigenvalue(jnp.asarray(matrix)))
 
 
 @jax.custom_jvp
@@ -171,7 +172,7 @@ def _root(covariance: Float[Array, "P P"]) -> Float[Array, "P P"]:
 def _correlation_root(covariance: Float[Array, "P P"], scales: Float[Array, " P"]) -> Float[Array, "P P"]:
     """V√ω for the correlation matrix VωVᵀ; columns of the size of rounding are zero."""
     inverse = _safe_inverse(scales)
-    root = linalg.psd_root(linalg.symmetrise(inverse[:, None] * covariance * inverse[None, :]))
+    root = linalg.psd_root(small.symmetrise(inverse[:, None] * covariance * inverse[None, :]))
     return jnp.where(jnp.sum(root**2, axis=0)[None, :] > _ROUNDING, root, 0.0)
 
 
@@ -200,7 +201,7 @@ def _safe_inverse(values: Float[Array, "..."]) -> Float[Array, "..."]:
 def _as_root(covariance: Any) -> Float[Array, "..."]:
     """L as a number, a diagonal or a matrix."""
     array = jnp.asarray(covariance)
-    return _root(linalg.symmetrise(array)) if array.ndim == 2 else _safe_sqrt(array)
+    return _root(small.symmetrise(array)) if array.ndim == 2 else _safe_sqrt(array)
 
 
 def _times_root(x: Float[Array, "N P"], covariance: Any) -> Float[Array, "N P"]:

@@ -10,12 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .. import kalman
-from ..gaussian import Gaussian, Sites
+from .._runtime.double import in_double, to_host
 from ..kernels import Independent, Kernel, latent_kernels, num_latents
 from ..means import as_mean
-from ..precision import in_double, to_host, warn_of_lost
-from ..times import Clock, as_clock
+from ..numerics import kalman
+from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.rounding import warn_of_lost
+from ..validation.times import Clock, as_clock
 from .base import Place
 from .by_name import read_kernel
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds

@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import linalg
-from ..arguments import whole
-from ..constraints import Real, learned
-from ..gaussian import Gaussian, Sites, widened
+from .._runtime.double import in_double, on_host, to_host
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
 from ..means import as_mean
-from ..precision import in_double, on_host, to_host
+from ..numerics import linalg
+from ..numerics.gaussian import Gaussian, Sites, widened
+from ..parameters.constraints import Real, learned
+from ..validation.arguments import whole
 from . import inducing as inducing_inputs
 from . import weight_space
 from .base import Conditioned, Place, Posterior, Prior, Workspace, draws_of, over_pairs

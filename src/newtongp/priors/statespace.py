@@ -10,11 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .. import kalman
-from ..constraints import Covariance, Real, learned, never_learned
-from ..gaussian import Gaussian, Sites
-from ..linalg import smallest_eigenvalue_given
-from ..precision import NotRealError, as_real, in_double, to_host, warn_of_lost
+from .._runtime.double import in_double, to_host
+from ..numerics import kalman
+from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.linalg import smallest_eigenvalue_given
+from ..numerics.rounding import warn_of_lost
+from ..parameters.constraints import Covariance, Real, learned, never_learned
+from ..validation.numbers import NotRealError, as_real
 from .base import Place
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
 

@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .. import kalman
-from ..gaussian import Gaussian, Sites
-from ..precision import in_double
+from .._runtime.double import in_double
+from ..numerics import kalman
+from ..numerics.gaussian import Gaussian, Sites
 from .base import Conditioned, Posterior, Prior, Workspace
 
 

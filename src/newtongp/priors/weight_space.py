@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from .. import linalg
-from ..gaussian import Sites
+from ..numerics import linalg, small
+from ..numerics.gaussian import Sites
 
 
 class Solved(NamedTuple):
@@ -249,7 +249,7 @@ def _factorise_twice(
     its roots: in the product with a Λ that is singular, rounding would bring back what it does not have.
     """
     fixed_features, fixed_precision = jax.lax.stop_gradient((features, precision))
-    rough = sum_over_rows(gram, fixed_features, jax.vmap(linalg.project_psd)(fixed_precision))
+    rough = sum_over_rows(gram, fixed_features, jax.vmap(small.project_psd)(fixed_precision))
     identity = jnp.eye(rough.shape[0])
     lift = 10.0 * jnp.finfo(rough.dtype).eps * jnp.trace(rough)
     first = linalg.cholesky(rough + (1.0 + lift) * identity)
@@ -259,11 +259,11 @@ def _factorise_twice(
 
     def what_is_left(features, precision):
         rows = jnp.stack([each @ half[:, d].T for d, each in enumerate(_each(features, latents))], axis=1)
-        positive, negative = (_seen(roots, rows) for roots in jax.vmap(linalg.signed_roots)(precision))
+        positive, negative = (_seen(roots, rows) for roots in jax.vmap(small.signed_roots)(precision))
         return positive.T @ positive - negative.T @ negative
 
     left = inverse @ inverse.T + sum_over_rows(what_is_left, features, precision)
-    second = linalg.cholesky(linalg.symmetrise(left))
+    second = linalg.cholesky(small.symmetrise(left))
     return _inverted(second, inverse, linalg.log_det_from_cholesky(first) + linalg.log_det_from_cholesky(second))
 
 

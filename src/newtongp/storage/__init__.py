@@ -8,7 +8,7 @@ constructors do not check), `kept_results.py` (results themselves).
 from collections.abc import Iterable
 from typing import Any
 
-from ..results import Result
+from ..results.result import Result
 from .container import name_of, read_file, write_file
 from .errors import FileFormatError, short
 from .trees import decode, encode

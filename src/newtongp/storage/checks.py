@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from ..data import Data
-from ..gaussian import Gaussian, Sites
+from ..inputs.data import Data
+from ..numerics.gaussian import Gaussian, Sites
 from ..priors.sparse import SparsePosterior
-from ..results import History
+from ..results.result import History
 from .errors import require, short
 from .fields import is_finite
 

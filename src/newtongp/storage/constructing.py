@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from .. import means
+from .._runtime.double import in_double
 from ..likelihoods.categorical import Ordinal
 from ..likelihoods.chained import Chained
 from ..likelihoods.multilatent import LinearCoregionalisation, MultivariateGaussian, RegressionNetwork
-from ..precision import in_double
 from ..priors.by_name import is_named
 from ..priors.dense import GP
 from ..priors.linear import LinearModel

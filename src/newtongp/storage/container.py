@@ -17,15 +17,15 @@ import re
 import secrets
 import stat
 import struct
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from ..arguments import file_name
+from .._runtime.version import __version__
+from ..validation.arguments import file_name
 from .errors import FileFormatError, short
-from .registry import PACKAGE, by_name
+from .registry import by_name
 from .trees import DEEPEST, TYPES, Encoder, decode
 
 # As of PNG: a byte above 127 and both kinds of line ends show a file that went through a transfer of text.
@@ -58,7 +58,7 @@ def write_file(path: Any, kind: str, payload: Any) -> None:
     except FileFormatError as error:
         raise ValueError(f"{kind} cannot be saved: {error}") from None
     header = {
-        "newtongp": sys.modules[PACKAGE].__version__,
+        "newtongp": __version__,
         "kind": kind,
         "arrays": [[array.dtype.str, list(array.shape)] for array in encoder.arrays],
         "tree": tree,

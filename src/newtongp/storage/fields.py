@@ -22,7 +22,7 @@ def check_field(cls: type, name: str, hint: Any, value: Any, where: str) -> None
     """Raise FileFormatError if a value cannot be in the field of a class of newtongp's own."""
     if not fits(value, hint):
         raise FileFormatError(f"{where}.{name} of {cls.__name__} cannot be {short(value)}")
-    if (issubclass(cls, Prior) or key_of(cls).partition(".")[0] in _HYPERPARAMETERS) and not is_finite(value):
+    if (issubclass(cls, Prior) or (key_of(cls) or "").partition(".")[0] in _HYPERPARAMETERS) and not is_finite(value):
         raise FileFormatError(f"{where}.{name} of {cls.__name__} must be finite, and is {short(value)}")
 
 

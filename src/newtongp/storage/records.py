@@ -4,13 +4,13 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from ..results import History, Result
+from ..results.result import History, Result
 from .checks import CHECKS
 from .constructing import construct
 from .errors import FileFormatError, short
 from .fields import check_field, check_range
-from .kept_results import contents_of_result, make_result
 from .registry import PACKAGE, is_named_tuple
+from .saved_results import contents_of_result, make_result
 
 
 def contents(value: Any, where: str) -> dict[str, Any]:

@@ -1,60 +1,105 @@
 """Which classes a file may name: newtongp's own, and those that a user gives."""
 
-import contextlib
 import dataclasses
-import enum
 import functools
 import importlib
-import pkgutil
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
-from ..results import History, Result
+from ..results.result import History, Result
 
 PACKAGE = __name__.partition(".")[0]
-_TOOLS = {"__main__", "cli", "datasets", "demo", "experiments", "fitting", "plotting", "programs", "report", "storage"}
-"""Modules that make nothing which results are made of."""
 YOURS = "user"
-"""In the name of a class, in place of the part of newtongp that it is from."""
+"""In the key of a class, in place of the part of newtongp that it is from."""
+
+_CLASSES = {
+    "kernels.base": ("kernels", "Active Constant Product Scaled Sum"),
+    "kernels.brownian": ("kernels", "Brownian IntegratedBrownian"),
+    "kernels.multilatent": ("kernels", "Independent"),
+    "kernels.periodic": ("kernels", "Cosine Periodic"),
+    "kernels.simple": ("kernels", "Linear White"),
+    "kernels.statespace": (
+        "kernels",
+        "BrownianBlock ConstantBlock IntegratedBrownianBlock LinearBlock LinearSDE",
+        "OscillationBlock ProductBlock ScaledBlock WhiteBlock",
+    ),
+    "kernels.stationary": ("kernels", "Matern12 Matern32 Matern52 Matern72 RBF RationalQuadratic"),
+    "kernels.stationary_blocks": ("kernels", "MaternBlock RBFBlock"),
+    "means": ("means", "Constant Function Independent Linear Sum Zero"),
+    "likelihoods.categorical": ("likelihoods", "Bernoulli Ordinal Softmax"),
+    "likelihoods.chained": ("likelihoods", "Chained ZeroInflated"),
+    "likelihoods.continuous": ("likelihoods", "Beta Exponential Gamma Gaussian LogNormal StudentT"),
+    "likelihoods.counts": ("likelihoods", "Binomial NegativeBinomial Poisson"),
+    "likelihoods.multilatent": (
+        "likelihoods",
+        "AmplitudeDemodulation HeteroscedasticGaussian LinearCoregionalisation",
+        "MultivariateGaussian Product RegressionNetwork",
+    ),
+    "likelihoods.partial": ("likelihoods", "PartlyObserved"),
+    "likelihoods.support": ("likelihoods", "Support"),
+    "priors.dense": ("priors", "DensePosterior DenseWorkspace GP"),
+    "priors.linear": ("priors", "LinearModel LinearPosterior LinearWorkspace"),
+    "priors.markov": ("priors", "MarkovGP"),
+    "priors.sparse": ("priors", "Projection SparseGP SparseInputs SparsePosterior SparseWorkspace"),
+    "priors.statespace": ("priors", "StateSpaceModel"),
+    "priors.weight_space": ("priors", "Solved"),
+    "model": ("model", "Model"),
+    "methods.curvature": ("methods", "Exact GaussNewton QuasiNewton"),
+    "methods.presets": ("methods", "FirstOrderVI"),
+    "methods.rule": ("methods", "Method"),
+    "methods.safeguard": ("methods", "Heuristic Riemannian"),
+    "methods.target": (
+        "methods",
+        "ExpectedLogDensity LinearisedDensity LogDensity PowerDensity",
+        "SecondOrderLinearisation StatisticalLinearisation",
+    ),
+    "numerics.cubature": ("cubature", "Adaptive GaussHermite PartwiseRule PointRule QuasiRandom Unscented"),
+    "numerics.gaussian": ("gaussian", "Gaussian Sites"),
+    "inference.steps": ("steps", "Backtracking Constant Damped DoubleLoop"),
+    "parameters.constraints": ("constraints", "Between Covariance Positive Real"),
+    "parameters.priors": ("parameters", "Gamma LogNormal Normal Plausible"),
+    "inputs.columns": ("columns", "Columns"),
+    "inputs.data": ("data", "Data"),
+    "validation.times": ("times", "Clock"),
+    "results.fit_result": ("fitted", "FitResult"),
+    "results.result": ("results", "History Result"),
+    "results.status": ("results", "Status"),
+}
+"""For each module the first part of its keys and its classes that files may hold.
+
+Keys are what files have in place of classes, such as "priors.GP". They stay as they are when a class moves to another
+module: change the module here, and never the key.
+"""
+
+_MODULES = {f"{part}.{name}": module for module, (part, *names) in _CLASSES.items() for name in " ".join(names).split()}
 
 
-def key_of(cls: type) -> str:
-    """The part of newtongp that a class is from, and its name: files stay as they are when parts are rearranged."""
-    return f"{cls.__module__.split('.')[1]}.{cls.__name__}"
+def key_of(cls: type) -> str | None:
+    """The key of a class; None if files hold no objects of it.
+
+    >>> from newtongp import GP
+    >>> key_of(GP)
+    'priors.GP'
+    """
+    module = cls.__module__.removeprefix(f"{PACKAGE}.")
+    for place in (module, module.rpartition(".")[0]):
+        key = f"{_CLASSES[place][0]}.{cls.__name__}" if place in _CLASSES else None
+        if key in _MODULES and class_of(key) is cls:
+            return key
+    return None
 
 
 @functools.cache
-def known_classes() -> dict[str, type]:
-    """Every class of newtongp's own whose objects can be in a file."""
-    package = sys.modules[PACKAGE]
-    before, found = set(vars(package)), {}
-    for name in _modules(PACKAGE, package.__path__):
-        # What cannot be imported here, for want of an optional package, cannot be in use either.
-        with contextlib.suppress(ImportError):
-            module = importlib.import_module(name)
-            for cls in vars(module).values():
-                if isinstance(cls, type) and cls.__module__ == name and _is_loadable(cls):
-                    found[key_of(cls)] = cls
-    for name in set(vars(package)) - before:
-        # A module that has just been imported hides what the package has under its name, a function for instance.
-        if name in package.__all__:
-            delattr(package, name)
-    return found
+def class_of(key: str) -> type | None:
+    """The class of newtongp's own that has this key, if there is one."""
+    if key not in _MODULES:
+        return None
+    return getattr(importlib.import_module(f"{PACKAGE}.{_MODULES[key]}"), key.partition(".")[2])
 
 
-def _modules(package: str, folders: Iterable[str]) -> Iterator[str]:
-    for module in pkgutil.iter_modules(folders):
-        name = f"{package}.{module.name}"
-        if module.name not in _TOOLS:
-            yield name
-            if module.ispkg:
-                yield from _modules(name, importlib.import_module(name).__path__)
-
-
-def _is_loadable(cls: type) -> bool:
-    public = not cls.__name__.startswith("_") and not getattr(cls, "__abstractmethods__", None)
-    return public and (is_record(cls) or issubclass(cls, enum.Enum))
+def known_classes() -> dict[str, Any]:
+    """All classes of newtongp's own that files may hold, by their keys."""
+    return {key: class_of(key) for key in _MODULES}
 
 
 def is_record(cls: type) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from .constructing import prepare
 from .errors import FileFormatError, short
 from .records import contents, make
-from .registry import PACKAGE, YOURS, by_name, is_record, key_of, known_classes
+from .registry import PACKAGE, YOURS, by_name, class_of, is_record, key_of
 
 DEEPEST = 100
 """Objects and tuples within each other."""
@@ -101,7 +101,7 @@ class Encoder:
         if cls.__module__.partition(".")[0] != PACKAGE:
             return f"{YOURS}.{self._own(cls, where)}"
         key = key_of(cls)
-        if known_classes().get(key) is not cls:
+        if key is None:
             raise ValueError(f"{where} cannot be saved: {cls.__name__} is not among the classes that files hold")
         return key
 
@@ -174,7 +174,7 @@ class _Decoder:
 
     def _look_up(self, key: str, where: str) -> Any:
         part, _, name = key.partition(".")
-        found = self._given.get(name) if part == YOURS else known_classes().get(key)
+        found = self._given.get(name) if part == YOURS else class_of(key)
         if found is None:
             raise FileFormatError(
                 f"{where} is of the class {short(key)}, which this newtongp does not have: load it with the newtongp "

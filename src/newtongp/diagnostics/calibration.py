@@ -1,0 +1,180 @@
+"""Calibration: whether data fall where they were predicted to."""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from scipy.stats import kstest
+
+from .._runtime.double import in_double
+from ..inputs import data as data_room
+from ..inputs.data import Data
+from ..model import Model
+from ..prediction import predict as predictions
+from ..prediction.predict import Prediction
+from ..results.result import Result
+from ..validation.arguments import as_key, whole
+from .tables import as_text, new_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+LEVELS = (0.5, 0.8, 0.9, 0.95)
+"""The central intervals whose coverage is reported."""
+_NO_ROWS = "none is observed and can be predicted"
+
+
+class Calibration:
+    """Whether data fall where they were predicted to, one number a row; `calibration` of a `Result` makes it.
+
+    `lower` and `upper` are P(Y < y) and P(Y ≤ y) under the prediction of each row, NaN where y is missing; they
+    are equal unless y is discrete. `pit` is the randomised probability integral transform, uniform between the
+    two: if the predictions are right it is uniform between 0 and 1, for discrete y too. `coverage` and
+    `histogram` take its expectation over the randomisation in place of a draw, as Czado, Gneiting and Held (2009,
+    Biometrics 65) do, so that no seed decides what they say. Where no row is observed and can be predicted, they and
+    `p_value` raise a ValueError.
+
+    Predictions of rows that share what they were made from are not independent, which standard errors and `p_value`
+    ignore: for leave-one-out they are a guide, not a test at a level.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
+    >>> calibration = ng.infer(model, [0.0, 1.0, 2.0, 3.0], [1, 0, 3, 2]).calibration()
+    >>> calibration.rows, calibration.pit.shape, sorted(calibration.coverage)
+    (4, (4,), [0.5, 0.8, 0.9, 0.95])
+    """
+
+    def __init__(self, lower: np.ndarray, upper: np.ndarray, source: str, key: Any = 0):
+        self.lower = np.minimum(lower, upper)
+        self.upper = upper
+        self.source = source
+        """Which predictions these are: leave-one-out, of new data, or from cross-validation."""
+        share = in_double(lambda: np.asarray(jax.random.uniform(as_key(key), lower.shape)))()
+        self.pit = self.lower + share * (self.upper - self.lower)
+
+    @property
+    def rows(self) -> int:
+        """How many rows have an observation and a prediction."""
+        return int(np.sum(np.isfinite(self.pit)))
+
+    @property
+    def coverage(self) -> dict[float, float]:
+        """The share of rows in the central 50, 80, 90 and 95 % intervals of their predictions."""
+        return {level: self.covered(level) for level in LEVELS}
+
+    @property
+    def standard_errors(self) -> dict[float, float]:
+        """Of each coverage, if the predictions are right: binomial, √(c (1 − c) / rows); less for discrete y."""
+        self._require_rows()
+        return {level: float(np.sqrt(level * (1.0 - level) / self.rows)) for level in LEVELS}
+
+    @property
+    def p_value(self) -> float:
+        """Of the Kolmogorov–Smirnov test of `pit` against the uniform distribution."""
+        self._require_rows()
+        return float(kstest(self.pit[np.isfinite(self.pit)], "uniform").pvalue)
+
+    def covered(self, level: float) -> float:
+        """The share of rows in the central interval of this probability.
+
+        A discrete y at an end of the interval counts with as much of its probability as belongs to the interval: if
+        the predictions are right, the expected coverage is `level` itself, and not more.
+        """
+        if not 0.0 < level < 1.0:
+            raise ValueError(f"level must lie strictly between 0 and 1, got {level!r}: write 0.9 for 90 %")
+        return float(np.diff(self._distribution(np.array([0.5 - 0.5 * level, 0.5 + 0.5 * level])))[0])
+
+    def histogram(self, bins: int = 10) -> np.ndarray:
+        """How many rows have their `pit` in each of so many equal parts of [0, 1]; not whole for discrete y."""
+        bins = whole(bins, "bins", such_as=10)
+        return self.rows * np.diff(self._distribution(np.linspace(0.0, 1.0, bins + 1)))
+
+    def _distribution(self, points: np.ndarray) -> np.ndarray:
+        """The mean over rows of P(pit ≤ point)."""
+        self._require_rows()
+        kept = np.isfinite(self.pit)
+        lower, width = self.lower[kept, None], (self.upper - self.lower)[kept, None]
+        inside = (points - lower) / np.where(width > 0.0, width, 1.0)
+        below = np.where(width > 0.0, np.clip(inside, 0.0, 1.0), points >= lower)
+        # Rounding may put a pit on 0 or 1, and it belongs to the first or the last part.
+        below = np.where(points <= 0.0, 0.0, np.where(points >= 1.0, 1.0, below))
+        return below.mean(axis=0)
+
+    def _require_rows(self) -> None:
+        if self.rows == 0:
+            raise ValueError(f"calibration has no rows: {_NO_ROWS}")
+
+    def table(self) -> "Table":
+        """Expected and observed coverage, for `rich.print`."""
+        table = new_table(f"Calibration, {self.source}", "central interval")
+        for heading in ("coverage", "standard error", "deviation"):
+            table.add_column(heading, justify="right")
+        if self.rows == 0:
+            table.caption = f"no rows: {_NO_ROWS}"
+            return table
+        for level, found in self.coverage.items():
+            error = self.standard_errors[level]
+            cells = (f"{100 * found:.1f} %", f"{100 * error:.1f} %", f"{(found - level) / error:+.1f} s.e.")
+            table.add_row(f"{100 * level:g} %", *cells)
+        table.caption = f"{self.rows} rows; Kolmogorov–Smirnov p = {self.p_value:.2g}"
+        return table
+
+    def __str__(self) -> str:
+        return as_text(self.table())
+
+    def __repr__(self) -> str:
+        if self.rows == 0:
+            return f"Calibration of no rows, {self.source}: {_NO_ROWS}"
+        shares = ", ".join(f"{100 * found:.0f} % in {100 * level:g} %" for level, found in self.coverage.items())
+        return f"Calibration of {self.rows} row(s), {self.source}: {shares}"
+
+    def plot(self, axes: Any = None, bins: int | None = None) -> "Figure":
+        """A histogram of PIT values and the coverage of central intervals, each with the band it should be in."""
+        from .. import plotting
+
+        return plotting.plot_calibration(self, axes, bins)
+
+
+def calibration(
+    result: Result, x_new: Any = None, y_new: Any = None, key: Any = 0, **row_parameters: Any
+) -> Calibration:
+    """The calibration of predictions of new data or, without any, of each row given all others."""
+    if x_new is None and y_new is None:
+        if row_parameters:
+            raise ValueError(
+                f"{next(iter(row_parameters))} is for new rows, of which there are none: give x_new and y_new too"
+            )
+        prediction, usable = _left_out(result)
+        return Calibration(*around(prediction, result.data, usable), "leave-one-out", key)
+    if x_new is None or y_new is None:
+        missing, given = ("x_new", "y_new") if x_new is None else ("y_new", "x_new")
+        raise ValueError(
+            f"{missing} is missing: calibration on new data needs both inputs and outputs, got {given} only; "
+            "leave out both for leave-one-out"
+        )
+    prediction = result.predict(x_new, **row_parameters)
+    likelihood = prediction.likelihood
+    model = Model(result.model.prior, likelihood)
+    read = data_room.read_data(x_new, y_new, model, ("x_new", "y_new"), result.columns)
+    return Calibration(*around(prediction, read, read.observed), "new data", key)
+
+
+def _left_out(result: Result) -> tuple[Prediction, np.ndarray]:
+    """The prediction of each row given all others, and which rows have one."""
+    latent, usable = predictions.left_out(result, "leave-one-out", "give x_new and y_new")
+    return Prediction(result.model.likelihood, latent, predictions.cubature_for(result)), usable
+
+
+def around(prediction: Prediction, data: Data, usable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """P(Y < y) and P(Y ≤ y) of each row; NaN where there is nothing to predict."""
+    likelihood = prediction.likelihood
+    if likelihood.num_outputs != 1:
+        raise ValueError(
+            f"calibration is for one output, and {type(likelihood).__name__} has {likelihood.num_outputs}: look at "
+            "functions of them, with draws from sample_y"
+        )
+    y = data.y[:, 0]
+    upper = prediction.cdf(y)
+    lower = prediction.cdf(y - 1.0) if likelihood.support.integer else upper
+    return np.where(usable, lower, np.nan), np.where(usable, upper, np.nan)

@@ -1,0 +1,243 @@
+"""Comparison of models by how well they predict rows that they have not seen."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..inputs.data import Data
+from ..results.result import Result
+from ..results.wording import inference_status
+from ..validation.arguments import flag
+from ..validation.times import Clock, same_times
+from .cross_validation import CrossValidation
+from .tables import as_text, error_of_total, new_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+_LEAVE_ONE_OUT = "leave-one-out"
+
+
+class Comparison:
+    """Models side by side, the best first; `compare` makes it.
+
+    `entries` has a dictionary a model: its `name`, the total `log_density` of rows that were left out with its
+    `standard_error`, the `difference` to the best with its own (`difference_error`), the `energy`, `steps` and
+    `status`, and how many of its observed rows have no log density (`improper`): in leave-one-out those with an
+    improper cavity. `rows` is how many rows the sums are over: those for which all models have one. A row that a model
+    calls impossible has the log density −∞, and so has the model. Results of runs that have not converged come last,
+    without a log density, and `reason` says why; it is None for all others.
+    """
+
+    def __init__(self, entries: list[dict[str, Any]], rows: int, source: str):
+        self.entries = entries
+        self.rows = rows
+        self.source = source
+
+    @property
+    def best(self) -> str:
+        """The name of the model that predicts best."""
+        return self.entries[0]["name"]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.entries)
+
+    def table(self) -> "Table":
+        """One line a model, for `rich.print`."""
+        table = new_table(f"Comparison, {self.source}", "model")
+        for heading in ("log density", "difference", "energy", "steps", "status"):
+            table.add_column(heading, justify="right")
+        for entry in self.entries:
+            first = entry is self.entries[0]
+            table.add_row(
+                entry["name"],
+                "" if entry["reason"] else _with_error(entry["log_density"], entry["standard_error"]),
+                "" if first or entry["reason"] else _with_error(entry["difference"], entry["difference_error"]),
+                "" if entry["energy"] is None else f"{entry['energy']:.2f}",
+                "" if entry["steps"] is None else str(entry["steps"]),
+                entry["status"],
+            )
+        table.caption = f"sums over {self.rows} rows, ± standard errors; differences are paired, row by row"
+        improper = {entry["name"]: entry["improper"] for entry in self.entries if entry["improper"]}
+        if improper:
+            left_out = ", ".join(f"{count} of {name}" for name, count in improper.items())
+            which = "with an improper cavity" if self.source == _LEAVE_ONE_OUT else "without a log density"
+            table.caption += f"; rows {which} are left out of all sums ({left_out})"
+        if any(entry["log_density"] == -np.inf for entry in self.entries):
+            table.caption += "; -inf where a model calls a row impossible that was observed"
+        for entry in self.entries:
+            if entry["reason"]:
+                table.caption += f"; {entry['name']} is not ranked: {entry['reason']}"
+        return table
+
+    def __str__(self) -> str:
+        return as_text(self.table())
+
+    def __repr__(self) -> str:
+        return f"Comparison of {len(self)} model(s), {self.source}: best is {self.best!r}"
+
+
+def compare(
+    results: Mapping[str, Result | CrossValidation] | Sequence[Result | CrossValidation], check_x: bool = True
+) -> Comparison:
+    """Which model of the same data predicts rows best that it has not seen.
+
+    `results` are Results, compared by their leave-one-out log densities (of the approximate posterior's cavities: no
+    inference is repeated), or CrossValidations with equal folds; by name, or in a list. The standard error of a
+    difference is that of a sum of differences row by row, which is far smaller than those of the sums where the models
+    find the same rows difficult. Energies are comparable between models by the same method only. A Result whose
+    inference has not converged (`Result.settled`) is not ranked, since its cavities are not leave-one-out.
+
+    All must be of the same rows. `check_x=False` lets their inputs differ, for models that see other columns.
+
+    >>> import newtongp as ng
+    >>> x, y = [0.0, 1.0, 2.0, 3.0, 4.0], [0, 1, 0, 12, 0]
+    >>> prior = ng.GP(ng.kernels.RBF())
+    >>> models = {"Poisson": ng.likelihoods.Poisson(), "negative binomial": ng.likelihoods.NegativeBinomial()}
+    >>> comparison = ng.compare({name: ng.infer(ng.Model(prior, each), x, y) for name, each in models.items()})
+    >>> comparison.best
+    'negative binomial'
+    >>> [entry["name"] for entry in comparison]
+    ['negative binomial', 'Poisson']
+    """
+    named = _read_results(results)
+    _check_same_data(named, flag(check_x, "check_x"))
+    source = _LEAVE_ONE_OUT if isinstance(next(iter(named.values())), Result) else "cross-validation"
+    ranked_by = {name: each for name, each in named.items() if not isinstance(each, Result) or each.settled}
+    if not ranked_by:
+        name, each = next(iter(named.items()))
+        raise ValueError(
+            f"results must include one whose inference has converged, but none has ({name!r}: {_unsettled(each)}): run "
+            "inference to convergence, or compare by cross_validate"
+        )
+    densities = {
+        name: each.leave_one_out() if isinstance(each, Result) else each.log_density for name, each in ranked_by.items()
+    }
+    observed = next(iter(named.values())).data.observed
+    # An infinite log density is an answer, and the worst: only what is unknown is left out.
+    usable = ~np.any([np.isnan(values) for values in densities.values()], axis=0)
+    if not np.any(usable):
+        raise ValueError("results have no row in common that all of them can predict: use cross_validate")
+    ranked = sorted(ranked_by, key=lambda name: -densities[name][usable].sum())
+    best = densities[ranked[0]][usable]
+    entries = []
+    for name in ranked:
+        values = densities[name][usable]
+        with np.errstate(invalid="ignore"):  # Between two that are infinite there is no difference to speak of.
+            gaps = values - best
+            difference = float(gaps.sum())
+        entries.append(
+            {
+                "name": name,
+                "log_density": float(values.sum()),
+                "standard_error": error_of_total(values),
+                "difference": difference,
+                "difference_error": error_of_total(gaps),
+                **_ending(named[name]),
+                "improper": int(np.sum(observed & np.isnan(densities[name]))),
+                "reason": None,
+            }
+        )
+    unknown = dict.fromkeys(("log_density", "standard_error", "difference", "difference_error"), np.nan)
+    for name, each in named.items():
+        if name not in ranked_by:
+            entries.append({"name": name, **unknown, **_ending(each), "improper": 0, "reason": _unsettled(each)})
+    return Comparison(entries, int(usable.sum()), source)
+
+
+def _ending(each: Result | CrossValidation) -> dict[str, Any]:
+    return {
+        "energy": each.energy if isinstance(each, Result) else None,
+        "steps": each.steps if isinstance(each, Result) else None,
+        "status": _status_in_words(each),
+    }
+
+
+def _unsettled(each: Any) -> str:
+    """Why a result is not ranked."""
+    return f"inference ended with {inference_status(each).name.lower()}, residual {each.residual:.1e}"
+
+
+def _read_results(results: Any) -> dict[str, Result | CrossValidation]:
+    if isinstance(results, Mapping):
+        named = {str(name): each for name, each in results.items()}
+    elif isinstance(results, Sequence) and not isinstance(results, str):
+        named = {f"model {position}": each for position, each in enumerate(results)}
+    else:
+        raise ValueError(f"results must be a dictionary or a list of Results, got {results!r}")
+    if not named:
+        raise ValueError(f"results must not be empty, got {results!r}: give at least one")
+    for name, each in named.items():
+        if not isinstance(each, (Result, CrossValidation)):
+            raise ValueError(f"results must be Results or CrossValidations, but {name!r} is {each!r}")
+        if each.data is None:
+            raise ValueError(
+                f"results must have their data, but {name!r} was read in chunks: compare log_density at rows left out"
+            )
+    if len({isinstance(each, Result) for each in named.values()}) > 1:
+        raise ValueError(
+            "results must be all Results or all CrossValidations: leave-one-out and folds are predictions from "
+            "different rows"
+        )
+    return named
+
+
+def _check_same_data(named: dict[str, Result | CrossValidation], check_x: bool) -> None:
+    (first, one), *others = named.items()
+    for name, other in others:
+        who = f"results must be of the same data, but {first!r} and {name!r}"
+        if one.data.observed.shape != other.data.observed.shape:
+            raise ValueError(
+                f"{who} have {one.data.observed.size} and {other.data.observed.size} rows: infer from the same rows"
+            )
+        if not _same_outputs(one.data, other.data):
+            raise ValueError(
+                f"{who} differ in y: infer from the same y (densities of transformed y are not comparable either)"
+            )
+        if check_x and not _same_inputs(one, other):
+            raise ValueError(f"{who} differ in x: infer from the same rows, or say check_x=False if they are the same")
+        if isinstance(one, CrossValidation) and isinstance(other, CrossValidation):
+            _check_same_folds(who, one.folds, other.folds)
+
+
+def _same_outputs(one: Data, other: Data) -> bool:
+    if one.y.shape != other.y.shape:
+        return False
+    return np.array_equal(one.outputs, other.outputs, equal_nan=True)
+
+
+def _same_inputs(one: Result | CrossValidation, other: Result | CrossValidation) -> bool:
+    if one.data.x.shape != other.data.x.shape:
+        return False
+    clock, other_clock = _clock(one), _clock(other)
+    if clock == other_clock or clock is None or other_clock is None:
+        return np.array_equal(one.data.x, other.data.x)
+    return same_times(one.data.x, clock, other.data.x, other_clock)
+
+
+def _clock(each: Result | CrossValidation) -> Clock | None:
+    return each.clock if isinstance(each, CrossValidation) else getattr(each.model.prior, "clock", None)
+
+
+def _check_same_folds(who: str, one: np.ndarray, other: np.ndarray) -> None:
+    """Equal up to the names of the folds."""
+    pairs = set(zip(one.tolist(), other.tolist(), strict=True))
+    if not len(pairs) == len(set(one.tolist())) == len(set(other.tolist())):
+        raise ValueError(f"{who} have other folds: use the same folds and key")
+
+
+def _status_in_words(each: Result | CrossValidation) -> str:
+    if isinstance(each, Result):
+        return each.status.name.lower()
+    endings = [status.name.lower() for status in each.statuses]
+    counts = {ending: endings.count(ending) for ending in sorted(set(endings))}
+    return endings[0] if len(counts) == 1 else ", ".join(f"{count} {ending}" for ending, count in counts.items())
+
+
+def _with_error(value: float, error: float) -> str:
+    return f"{value:.2f}" if np.isnan(error) else f"{value:.2f} ± {error:.2f}"

@@ -1,0 +1,246 @@
+"""Cross-validation: every row predicted from the rows of other folds."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from .._runtime.double import in_double
+from ..inference.infer import infer
+from ..inputs import data as data_room
+from ..inputs.data import Data
+from ..likelihoods.base import has_distribution, row_parameters_of, with_row_parameters
+from ..methods.presets import FirstOrderVI
+from ..methods.rule import Method
+from ..model import Model
+from ..priors.sparse import SparseGP
+from ..results.result import InferenceError, Result
+from ..results.status import Status
+from ..validation.arguments import as_key
+from ..validation.times import Clock
+from .calibration import Calibration, calibration
+from .tables import as_text, error_of_total, new_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+class CrossValidation:
+    """What rows that were held out say of a model; `cross_validate` makes it.
+
+    `log_density` is log p(yₙ | rows of the other folds), in the order of the rows, NaN where y is missing. `folds` says
+    which fold each row was held out with, `labels` which folds there are, and `models` and `statuses` with what the
+    rows of each were predicted: the model with whatever was learned, and how its inference ended. `calibration` is
+    that of the held-out rows, or None where the likelihood has no distribution function.
+    """
+
+    def __init__(
+        self,
+        *,
+        data: Data,
+        clock: Clock | None,
+        log_density: np.ndarray,
+        folds: np.ndarray,
+        labels: list[Any],
+        models: list[Model],
+        statuses: list[Status],
+        calibration: Calibration | None,
+    ):
+        self.data = data
+        self.clock = clock
+        self.log_density = log_density
+        self.folds = folds
+        self.labels = labels
+        self.models = models
+        self.statuses = statuses
+        self.calibration = calibration
+
+    @property
+    def rows(self) -> int:
+        """How many rows were observed, and so held out once each."""
+        return int(np.sum(self.data.observed))
+
+    @property
+    def total(self) -> float:
+        """The sum of the log densities: the higher, the better."""
+        return float(np.sum(self.log_density[self.data.observed]))
+
+    @property
+    def mean(self) -> float:
+        """The log density of a row on average."""
+        return self.total / self.rows
+
+    @property
+    def standard_error(self) -> float:
+        """That of `total`, from the spread of the rows; the one of `mean` is this over the number of rows."""
+        return error_of_total(self.log_density[self.data.observed])
+
+    def table(self) -> "Table":
+        """One line a fold, for `rich.print`."""
+        table = new_table("Cross-validation", "fold")
+        for heading in ("rows", "mean log density", "status"):
+            table.add_column(heading, justify="right")
+        for label, status in zip(self.labels, self.statuses, strict=True):
+            found = self.log_density[(self.folds == label) & self.data.observed]
+            table.add_row(str(label), str(found.size), f"{found.mean():.3f}", status.name.lower())
+        table.caption = f"total {self.total:.2f} ± {self.standard_error:.2f} over {self.rows} rows"
+        return table
+
+    def __str__(self) -> str:
+        return as_text(self.table())
+
+    def __repr__(self) -> str:
+        return (
+            f"CrossValidation of {self.rows} row(s) in {len(self.labels)} folds: log density {self.total:.6g} ± "
+            f"{self.standard_error:.2g}, {self.mean:.4g} a row"
+        )
+
+
+def cross_validate(
+    model: Model,
+    x: Any,
+    y: Any,
+    method: Method | FirstOrderVI | None = None,
+    folds: Any = 5,
+    key: Any = 0,
+    learn: Callable[[Model, np.ndarray, np.ndarray], Result] | None = None,
+    **infer_arguments: Any,
+) -> CrossValidation:
+    """Predict every row from the rows of other folds.
+
+    `folds` is how many, filled at random as `key` (a JAX key or an integer seed) decides, or a label a row: blocks of
+    time, or groups that must not be split. `infer` is called once a fold with `method` and `infer_arguments`, so
+    hyperparameters stay what they are; to learn them anew without the fold, give `learn`, which takes a model, x
+    and y (as arrays of numbers, NaN where missing) to a `Result`. Numbers that the likelihood has for each row, such as
+    exposures, go with their rows.
+
+    >>> import numpy as np
+    >>> import newtongp as ng
+    >>> x = np.linspace(0.0, 5.0, 12)
+    >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian(0.01))
+    >>> found = ng.cross_validate(model, x, np.sin(x), folds=3)
+    >>> found.log_density.shape, found.labels, bool(found.mean > 0.0)
+    ((12,), [0, 1, 2], True)
+    >>> halves = ng.cross_validate(model, x, np.sin(x), folds=np.where(x < 2.5, "early", "late"))
+    >>> halves.total < found.total
+    True
+    """
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be a Model(prior, likelihood), got {model!r}")
+    if "sites" in infer_arguments:
+        raise ValueError("sites belong to all rows, and every fold has others: leave sites out")
+    if learn is None:
+
+        def fit(model: Model, x: np.ndarray, y: np.ndarray) -> Result:
+            return infer(model, x, y, method, **infer_arguments)
+
+    else:
+        fit = _check_learn(learn, {"method": method, **infer_arguments} if method is not None else infer_arguments)
+    data = data_room.read_data(x, y, model)
+    assignment, labels = _read_folds(folds, key, data.observed)
+    outputs = data.outputs[:, 0] if model.likelihood.num_outputs == 1 else data.outputs
+
+    # Folds of one size are compiled once: some of the rows that are held out fill the others up, without their y, and
+    # their predictions are made several times. A prior that chooses inducing inputs would choose from those rows too.
+    held_out = [np.flatnonzero((assignment == label) & data.observed) for label in labels]
+    most_held = max(held.size for held in held_out)
+    fills_up = learn is None and not (isinstance(model.prior, SparseGP) and model.prior.inducing is None)
+    most_trained = max(int(np.sum(assignment != label)) for label in labels) if fills_up else 0
+
+    log_density = np.full(data.observed.shape, np.nan)
+    lower, upper = np.full((2, *data.observed.shape), np.nan)
+    models, statuses, has_pit = [], [], has_distribution(model.likelihood)
+    for label, held in zip(labels, held_out, strict=True):
+        others, own = np.flatnonzero(assignment != label), np.flatnonzero(assignment == label)
+        filled = np.concatenate([others, own[: max(0, most_trained - others.size)]])
+        seen = outputs[filled]
+        seen[others.size :] = np.nan
+        fitted = _fit_fold(fit, _with_rows(model, filled), data.x[filled], seen, label)
+        asked = np.resize(held, most_held)
+        given = row_parameters_of(model.likelihood, asked)
+        log_density[held] = fitted.log_density(data.x[asked], outputs[asked], **given)[: held.size]
+        if has_pit:
+            found = calibration(fitted, data.x[asked], outputs[asked], **given)
+            lower[held], upper[held] = found.lower[: held.size], found.upper[: held.size]
+        models.append(fitted.model)
+        statuses.append(fitted.status)
+    return CrossValidation(
+        data=data,
+        clock=getattr(model.prior, "clock", None),
+        log_density=log_density,
+        folds=assignment,
+        labels=labels,
+        models=models,
+        statuses=statuses,
+        calibration=Calibration(lower, upper, "cross-validation", key) if has_pit else None,
+    )
+
+
+def _check_learn(learn: Any, others: dict[str, Any]) -> Any:
+    if not callable(learn):
+        raise ValueError(f"learn must be a function of a model, x and y that returns a Result, got {learn!r}")
+    if others:
+        name = next(iter(others))
+        raise ValueError(
+            f"learn takes the place of infer, so {name} is not used: give it inside, as in "
+            f"learn=lambda model, x, y: infer(model, x, y, {name}=...)"
+        )
+    return learn
+
+
+def _fit_fold(fit: Callable[..., Any], model: Model, x: np.ndarray, y: np.ndarray, label: Any) -> Result:
+    try:
+        fitted = fit(model, x, y)
+    except InferenceError as error:
+        error.add_note(f"This was without the rows of fold {label!r}.")
+        raise
+    if not isinstance(fitted, Result):
+        raise ValueError(f"learn must return a Result, as infer does, got {fitted!r}")
+    return fitted
+
+
+def _with_rows(model: Model, rows: np.ndarray) -> Model:
+    """The model for these rows of the data alone."""
+    own = row_parameters_of(model.likelihood, rows)
+    return Model(model.prior, with_row_parameters(model.likelihood, **own)) if own else model
+
+
+def _read_folds(folds: Any, key: Any, observed: np.ndarray) -> tuple[np.ndarray, list[Any]]:
+    """A label a row, and the labels of folds with observed rows."""
+    rows, usable = observed.size, int(observed.sum())
+    if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
+        if not 2 <= folds <= usable:
+            raise ValueError(
+                f"folds must be at least 2 and at most the number of observed rows, {usable}, got {folds}: "
+                "5 or 10 are usual"
+            )
+        order = in_double(lambda: np.asarray(jax.random.permutation(as_key(key), usable)))()
+        assignment = np.full(rows, -1)
+        # In turn along a random order, so that folds differ by one row at most. Missing rows are never held out.
+        assignment[np.flatnonzero(observed)[order]] = np.arange(usable) % folds
+        return assignment, list(range(int(folds)))
+    assignment = np.asarray(folds)
+    if assignment.shape != (rows,):
+        raise ValueError(
+            f"folds must be an integer, or one label a row: {rows} of them, got {type(folds).__name__} of shape "
+            f"{assignment.shape}"
+        )
+    for row, label in enumerate(assignment if assignment.dtype.kind in "fmMO" else ()):
+        if _is_missing(label):
+            found = "NaN" if isinstance(label, (float, np.floating)) else label
+            raise ValueError(f"folds must have a label for every row, but row {row} is {found}: give it one too")
+    distinct = np.unique(assignment[observed])
+    # NumPy makes integers of stamps in nanoseconds, which are equal to none of them.
+    labels = list(distinct) if distinct.dtype.kind in "mM" else list(distinct.tolist())
+    if len(labels) < 2:
+        raise ValueError(
+            f"folds must have at least two labels among the observed rows, got {labels}: each fold is predicted from "
+            "the others"
+        )
+    return assignment, labels
+
+
+def _is_missing(label: Any) -> bool:
+    """Whether this is None, NaN, NaT or pandas' NA. (pandas itself is never imported.)"""
+    return label is None or type(label).__name__ == "NAType" or bool(label != label)

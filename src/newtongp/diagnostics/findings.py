@@ -1,0 +1,338 @@
+"""What of a result deserves a second look: endings, hyperparameters, integrals, single rows."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._runtime.double import in_double
+from ..inputs.data import Data
+from ..likelihoods.base import over_rows
+from ..methods.curvature import QuasiNewton
+from ..methods.rule import Method, evaluate, propose
+from ..methods.safeguard import Heuristic
+from ..parameters.names import Parameter, hyperparameters
+from ..parameters.priors import Plausible
+from ..prediction.predict import left_out
+from ..priors.sparse import SparseGP, SparsePosterior
+from ..results.fit_result import FitResult
+from ..results.result import Result
+from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
+from ..validation.text import number, shown
+from .quadrature import NotEstimated, Rows, estimate_error, rule_words
+
+
+class Warned(NamedTuple):
+    """Something that deserves a second look: what it is about, and a sentence on it with what to do."""
+
+    about: str
+    text: str
+    rows: tuple[int, ...] = ()
+    """Rows of the data that it is about, the worst first."""
+
+
+def find_concerns(result: Result, checks: bool) -> tuple[list[Warned], list[str]]:
+    """All that deserves a second look, and what could not be looked at; without `checks`, only what costs nothing."""
+    warned = [*_warn_of_endings(result), *_warn_of_parameters(result)]
+    not_checked: list[str] = []
+    if not checks:
+        not_checked.append("integrals, sites, single rows and inducing inputs (checks=False)")
+    elif result.data is None or result.sites is None:
+        warned += _warn_of_rank(result)
+        not_checked.append("integrals, sites and single rows, which were not kept")
+    else:
+        warned += [*_warn_of_rank(result), *_warn_of_clipping(result, not_checked)]
+        warned += [*_warn_of_quadrature(result, not_checked), *_warn_of_rows(result)]
+    return warned, not_checked
+
+
+# The search and hyperparameters ------------------------------------------------------------------------
+
+
+def _warn_of_endings(result: Result) -> Iterator[Warned]:
+    if isinstance(result, FitResult) and not result.status.ok:
+        yield Warned("fit", SEARCHES.get(result.status, result.status.sentence))
+    ended = inference_status(result)
+    if not ended.ok:
+        yield Warned("inference", f"Inference ended with {in_words(ended.name.lower())}. {inference_sentence(result)}")
+
+
+_RANGES = 10.0
+"""A lengthscale of so many ranges of x is a constant for all that the data can say."""
+
+
+def _warn_of_parameters(result: Result) -> Iterator[Warned]:
+    bounds = result.at_bound if isinstance(result, FitResult) else []
+    priors = result.priors if isinstance(result, FitResult) else {}
+    tied = result.tied if isinstance(result, FitResult) else {}
+    for about, text in getattr(result, "notes", {}).items():
+        yield Warned(about, text)
+    for each in hyperparameters(result.model):
+        if each.name in tied:
+            continue
+        if each.name in bounds:
+            yield Warned(
+                each.name,
+                f"{each.name} ended at a bound that was set for it, {shown(each.value)}: the data would move it "
+                "further. Widen the bound in Free(lower, upper), or say Fixed() if the bound is what you know.",
+            )
+            continue
+        found = None
+        if each.unit == "x" and result.data is not None:
+            found = _length_problem(each, result.data, _is_determined(each, result))
+        prior = priors.get(each.name)
+        if found is None and isinstance(prior, Plausible):
+            found = _plausibility_problem(each, prior, each.name in getattr(result, "undetermined", []))
+        if found is not None:
+            yield Warned(each.name, found)
+
+
+def _range_words(prior: Plausible) -> str:
+    """The range of values outside which a weak prior acts."""
+    if np.ptp(prior.lower) == 0.0 and np.ptp(prior.upper) == 0.0:
+        return f"{number(np.min(prior.lower))} to {number(np.max(prior.upper))}"
+    return f"{shown(prior.lower)} to {shown(prior.upper)}"
+
+
+def _plausibility_problem(each: Parameter, prior: Plausible, is_open: bool) -> str | None:
+    if np.all((each.value >= prior.lower) & (each.value <= prior.upper)):
+        return None
+    beyond = f"{each.name} is {shown(each.value)}, beyond its plausible range of {_range_words(prior)}"
+    if not is_open:
+        return (
+            f"{beyond}, where a weak prior pulls it back. Whether the data determine it was not looked into: compare "
+            "with weak_priors=False, or give it a prior of its own in Free(prior=...)."
+        )
+    return (
+        f"{beyond}: the data do not determine it, and nothing but a weak prior holds it there. Fix it, give it a prior "
+        "of its own in Free(prior=...), or leave out the part of the model that it belongs to."
+    )
+
+
+_SURE = 0.5
+"""A relative standard error with which a value is known."""
+
+
+def _is_determined(each: Parameter, result: Result) -> bool:
+    """Whether the curvature of the energy says that the data know a value well."""
+    error = result.standard_errors.get(each.name) if isinstance(result, FitResult) else None
+    return error is not None and bool(np.all(error < _SURE * np.abs(each.value)))
+
+
+def _length_problem(each: Parameter, data: Data, is_determined: bool) -> str | None:
+    """What is wrong with a lengthscale, seen from where the data are; a long one may be just what they say."""
+    columns = data.x.shape[1]
+    ranges = np.ptp(data.x, axis=0)
+    spacings = np.array([_spacing(column) for column in data.x.T])
+    if each.value.shape != (columns,):
+        # Which columns it is for is not known here: no false alarm for any of them.
+        ranges, spacings = np.max(ranges), np.min(spacings)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_range, in_spacings = each.value / ranges, np.min(each.value / spacings)
+    in_ranges = np.max(by_range)
+    if columns > 1 and each.value.shape == (columns,) and in_ranges > _RANGES:
+        return _columns_problem(each, by_range)
+    if in_ranges > _RANGES and np.any(ranges > 0.0) and not is_determined:
+        return (
+            f"{each.name} is {shown(each.value)}, {in_ranges:.3g} times the range of x: this part of the model "
+            "hardly changes over the data, which say little about its lengthscale and variance, while forecasts rest "
+            "on both. Fix the lengthscale, give it a prior, or use a constant mean in place of this part."
+        )
+    if in_spacings < 1.0:
+        return (
+            f"{each.name} is {shown(each.value)}, {in_spacings:.2g} of the typical distance between neighbouring "
+            "inputs: rows tell each other next to nothing, and it acts as noise. Check whether the likelihood has "
+            "enough noise of its own, give the lengthscale a prior or a lower bound, or try restarts."
+        )
+    return None
+
+
+def _columns_problem(each: Parameter, by_range: np.ndarray) -> str:
+    """Which columns, of which each has a lengthscale, do without it; those that never vary have an infinite one."""
+    constant, flat = np.flatnonzero(np.isinf(by_range)), np.flatnonzero(np.isfinite(by_range) & (by_range > _RANGES))
+    sentences = []
+    if flat.size:
+        sentences.append(
+            f"{each.name} is {shown(each.value)}, up to {np.max(by_range[flat]):.3g} times the range of x: the model "
+            f"hardly changes with column {_listed(flat)}, which may be left out."
+        )
+    if constant.size:
+        sentences.append(
+            f"Column {_listed(constant)} of x never varies, so that the data say nothing of its entry in {each.name}: "
+            "leave the column out, or fix the lengthscale."
+        )
+    return " ".join(sentences)
+
+
+def _listed(numbers: np.ndarray) -> str:
+    return ", ".join(str(each) for each in numbers)
+
+
+def _spacing(column: np.ndarray) -> float:
+    gaps = np.diff(np.unique(column))
+    return float(np.median(gaps)) if gaps.size else 0.0
+
+
+# Warnings of the posterior -----------------------------------------------------------------------------
+
+
+def _warn_of_rank(result: Result) -> Iterator[Warned]:
+    if not isinstance(result.model.prior, SparseGP):
+        return
+    posterior = result.posterior
+    assert isinstance(posterior, SparsePosterior)
+    for latent, (rank, inputs) in enumerate(zip(posterior.rank, posterior.inducing, strict=True)):
+        if rank < inputs.shape[0]:
+            whose = f" of latent {latent}" if len(posterior.inducing) > 1 else ""
+            yield Warned(
+                "inducing",
+                f"Of the {inputs.shape[0]} inducing inputs{whose} only {rank} directions are above rounding; the "
+                "others were left out. Nothing is wrong, but as good a posterior can be had for less: use fewer "
+                "inducing inputs, and check that the lengthscale is not far too large.",
+            )
+
+
+def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Warned]:
+    method = result.method
+    if not isinstance(method, Method) or not isinstance(method.safeguard, Heuristic):
+        return
+    if isinstance(method.curvature, QuasiNewton):
+        not_checked.append("where the heuristic clips, since quasi-Newton's matrices were not kept")
+        return
+    bare = Method(method.target, method.curvature, None, method.cubature)
+    lowest = np.asarray(_lowest_precisions(bare, Rows.of(result, np.arange(result.data.observed.size))))
+    clipped = _worst_first(lowest < 0.0, -lowest)
+    if clipped.size:
+        yield Warned(
+            "safeguard",
+            f"The heuristic clips {clipped.size} of {int(np.sum(result.data.observed))} rows, "
+            f"{_list_rows(clipped)}: the precision that the method asks for is negative there, and "
+            f"{number(method.safeguard.floor)} takes its place, so that this is no fixed point of the method itself. "
+            "Compare with the method without a safeguard, whose steps are controlled instead, or with QuasiNewton().",
+            tuple(clipped[:_LISTED].tolist()),
+        )
+
+
+@in_double
+@jax.jit
+def _lowest_precisions(method: Method, rows: Rows) -> Float[Array, " N"]:
+    """The smallest diagonal entry of the precision that every row asks for."""
+
+    def row(likelihood, y, observed, marginal, site, extra):
+        view, _ = evaluate(method, likelihood, y, observed, marginal, site, extra)
+        proposed, _ = propose(method, view, observed, site, None, jnp.zeros(()))
+        return jnp.min(jnp.diagonal(proposed.precision))
+
+    return over_rows(row, rows.likelihood, tuple(rows[1:]))
+
+
+_TOLERATED, _TOLERATED_SHARE = 1e-3, 1e-4
+_TOLERATED_MOVE = 0.01
+"""Posterior standard deviations, or parts of a marginal's precision."""
+_LISTED = 5
+"""Row numbers in a warning, at most."""
+
+
+def _warn_of_quadrature(result: Result, not_checked: list[str]) -> Iterator[Warned]:
+    """Energies and sites at the same point by a finer rule: all but the rows' integrals stays the same."""
+    found = estimate_error(result)
+    if isinstance(found, NotEstimated):
+        not_checked += [] if found.reason is None else [found.reason]
+        return
+    coarse = abs(found.energy) > max(_TOLERATED, _TOLERATED_SHARE * abs(result.energy))
+    if coarse or (found.posterior or 0.0) > _TOLERATED_MOVE:
+        size, moved = np.abs(found.energies), ""
+        if found.means is not None and found.precisions is not None:
+            size = size if coarse else np.maximum(found.means, found.precisions)
+            moved = (
+                f", and updates by it would move means by up to {np.max(found.means):.2g} posterior standard "
+                f"deviations and precisions of sites by up to {np.max(found.precisions):.2g} of the marginals'"
+            )
+        worst = found.rows[np.argsort(-size)[:_LISTED]]
+        yield Warned(
+            "cubature",
+            f"With {rule_words(found.finer)} in place of {rule_words(found.rule)} the energy of this posterior changes "
+            f"by {-found.energy:+.3g}{moved}, most in {_list_rows(worst)}: the nodes are too coarse for the "
+            f"likelihood. Repeat it with cubature={rule_words(found.finer)} in the method, and see what changes.",
+            tuple(worst.tolist()),
+        )
+
+
+_FAR = 5.0
+"""Posterior standard deviations that a row may move the mean at its own input by."""
+_SURPRISING = 3.0
+"""And standard deviations of what the other rows predict there: data with little noise move every mean far."""
+_BELOW = 10.0
+"""Nats that a row may be less likely than a typical one, given all others."""
+
+
+def _warn_of_rows(result: Result) -> Iterator[Warned]:
+    """Rows that stand out: by what was observed in them, or by how far they move the posterior against the others."""
+    if not result.settled:
+        # Cavities are then no predictions from the other rows, and the status has said why.
+        return
+    unlikely, below = _unlikely_rows(result.leave_one_out())
+    overruling, moves = _overruling_rows(result)
+    sentences = []
+    impossible, unusual = (unlikely[np.isinf(below[unlikely]) == infinite] for infinite in (True, False))
+    if impossible.size:
+        sentences.append(
+            f"What was observed in {_list_rows(impossible)} is impossible by what the other rows predict: its log "
+            "density is -inf."
+        )
+    if unusual.size:
+        sentences.append(
+            f"What was observed in {_list_rows(unusual)} is not what the other rows predict: its log density is up to "
+            f"{below[unusual[0]]:.3g} below that of a typical row."
+        )
+    if overruling.size:
+        sentences.append(
+            f"What the other rows say is overruled at {_list_rows(overruling)}: without the row itself the posterior "
+            f"mean there would move by up to {moves[overruling[0]]:.3g} posterior standard deviations."
+        )
+    if sentences:
+        listed = dict.fromkeys([*unlikely[:_LISTED].tolist(), *overruling[:_LISTED].tolist()])
+        yield Warned("rows", " ".join([*sentences, _LOOK]), tuple(listed))
+
+
+def _unlikely_rows(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Rows whose log density given all others is far below that of most, the worst first; and how far below each is."""
+    known, impossible = np.isfinite(densities), np.isneginf(densities)
+    if np.sum(known) < _ENOUGH:
+        return np.flatnonzero(impossible), np.where(impossible, np.inf, 0.0)
+    low, middle, high = np.quantile(densities[known], [0.25, 0.5, 0.75])
+    below = middle - np.where(known | impossible, densities, np.inf)
+    return _worst_first(below > max(_BELOW, 6.0 * (high - low)), below), below
+
+
+def _overruling_rows(result: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Rows that move the mean at their own input far from what the others predict, the worst first; and how far."""
+    latent, usable = left_out(result, "summary", "checks=False")
+    gap = np.abs(latent.mean - result.marginals.mean)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        moves, surprises = gap / np.sqrt(result.marginals.variance), gap / np.sqrt(latent.variance)
+    moves = np.max(np.where(surprises > _SURPRISING, moves, 0.0), axis=1)
+    return _worst_first(usable & (moves > _FAR), moves), moves
+
+
+def _worst_first(chosen: np.ndarray, size: np.ndarray) -> np.ndarray:
+    found = np.flatnonzero(chosen)
+    return found[np.argsort(-size[found])]
+
+
+_LOOK = (
+    "Check these data; if they are right, a likelihood with heavier tails (StudentT in place of Gaussian, "
+    "NegativeBinomial in place of Poisson) gives them less weight."
+)
+_ENOUGH = 8
+"""Rows from which on it makes sense to speak of a typical one."""
+
+
+def _list_rows(rows: np.ndarray) -> str:
+    """The first row numbers in words, with how many there are besides."""
+    numbers = ", ".join(str(row) for row in rows[:_LISTED])
+    rest = f" and {rows.size - _LISTED} more" if rows.size > _LISTED else ""
+    return f"{'row' if rows.size == 1 else 'rows'} {numbers}{rest}"

@@ -1,0 +1,216 @@
+"""How far sums over nodes are from the integrals they stand for, at the sites that a result ended with."""
+
+import functools
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._runtime.double import in_double
+from ..inference.compatibility import local_rule
+from ..inputs.data import Data
+from ..likelihoods.base import (
+    Likelihood,
+    over_rows,
+    row_expected_log_prob,
+    row_log_expected_power,
+    rows_given,
+    with_row_parameters,
+)
+from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at
+from ..methods.rule import Method, evaluate, propose, residual
+from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, Unscented
+from ..numerics.gaussian import Gaussian, cavity, widened
+from ..results.result import Result
+
+
+class Rows(NamedTuple):
+    """What is known of rows, as a method sees them one by one."""
+
+    likelihood: Likelihood
+    y: np.ndarray
+    observed: np.ndarray
+    marginal: Any
+    site: Any
+    extra: Any
+
+    @classmethod
+    def of(cls, result: Result, rows: np.ndarray) -> "Rows":
+        """These rows of a result."""
+        data, likelihood = result.data, result.model.likelihood
+        own = {name: np.asarray(likelihood.row_parameter(name))[rows] for name in rows_given(likelihood)}
+        seen = None if data.seen is None else data.seen[rows]
+        taken = Data(data.x[rows], data.y[rows], data.observed[rows], seen)
+        extra = None
+        if result.site_marginals is not result.marginals:
+            extra = (result.marginals.covariance - result.site_marginals.covariance)[rows]
+        marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
+        own_likelihood = taken.likelihood(with_row_parameters(likelihood, **own))
+        return cls(own_likelihood, taken.y, taken.observed, marginal, site, extra)
+
+
+class QuadratureError(NamedTuple):
+    """The estimated error of a method's nodes, from the same integrals by a finer rule."""
+
+    rule: Cubature
+    finer: Cubature
+    rows: np.ndarray
+    """The rows that were looked at."""
+    energies: np.ndarray
+    """The error of each of these rows' share of the energy, in nats."""
+    energy: float
+    """The error of the whole energy."""
+    means: np.ndarray | None
+    """How far each row's own update by the finer rule would move its mean, in posterior standard deviations."""
+    precisions: np.ndarray | None
+    """How far it would move the precision of its site, relative to that of its marginal."""
+
+    @property
+    def posterior(self) -> float | None:
+        """The largest error of any mean, variance or site, in units of the posterior; None if it is not known."""
+        if self.means is None or self.precisions is None:
+            return None
+        return float(max(np.max(self.means), np.max(self.precisions)))
+
+
+class NotEstimated(NamedTuple):
+    """Why there is no estimate, in words; None if there are no nodes."""
+
+    reason: str | None
+
+
+_MOST_NODES = 20_000
+_MOST_VALUES = 4e6
+"""Log densities that an estimate may take: with more, a part of the rows stands for all."""
+_LARGEST_ORDER = 200
+_FINEST = 160
+"""Nodes of the rule with which others are compared, where one latent needs nodes."""
+
+
+def estimate_error(result: Result) -> QuadratureError | NotEstimated:
+    """The error of the nodes in a result, at the same sites.
+
+    The energy of power EP and of VI does not change with the sites, to first order: the error of the integrals is that
+    of the energy. Where one latent needs nodes, the finer rule follows the density and is nearly exact; elsewhere
+    it has twice the nodes in each latent.
+    """
+    method = local_rule(result.method)
+    if method.target.energy is None:
+        return NotEstimated(f"integrals of {type(method.target).__name__}, which brings its own energy")
+    if method.target.energy == "laplace":
+        return NotEstimated(None)
+    power = None if method.target.energy == "vfe" else method.energy_power
+    rule, count = _rule_of(result.model.likelihood, method.cubature, power)
+    if count == 0:
+        return NotEstimated(None)
+    finer = _finer(rule, count)
+    if finer is None:
+        return NotEstimated(
+            f"integrals over {count} latent(s), for which there is no finer rule than {rule_words(rule)}"
+        )
+    rows = np.flatnonzero(result.data.observed)
+    nodes = finer.count if isinstance(finer, Adaptive) else finer.order**count
+    rows = rows[:: max(1, round(rows.size * nodes / _MOST_VALUES))]
+    if rows.size == 0:
+        return NotEstimated(None)
+    seen = Rows.of(result, rows)
+    energies = np.asarray(_energy_errors(method.cubature, finer, power, seen))
+    energies = np.where(np.isfinite(energies), energies, 0.0)
+    energy = float(np.sum(energies)) * float(np.sum(result.data.observed)) / rows.size
+    means = precisions = None
+    if (
+        count == 1
+        and np.any(energies)
+        and method.is_stationary
+        and method.safeguard is None
+        and method.target.name in ("vi", "power_ep")
+    ):
+        means, precisions = (np.asarray(each) for each in _moves(method, finer, seen))
+    return QuadratureError(rule, finer, rows, energies, energy, means, precisions)
+
+
+@in_double
+def _rule_of(likelihood: Likelihood, cubature: Cubature | None, power: float | None) -> tuple[Cubature, int]:
+    """The rule that a method uses, and for how many latents."""
+    count = likelihood.num_latents
+    nodes = place_nodes(likelihood, Gaussian(jnp.zeros(count), jnp.eye(count)), cubature, power is not None)
+    return nodes.rule, len(nodes.split.others)
+
+
+def _finer(rule: Cubature, count: int) -> GaussHermite | Adaptive | None:
+    """A finer rule for so many latents, if there is one."""
+    if count == 1 and not isinstance(rule, PointRule):
+        return Adaptive(max(_FINEST, 4 * rule.count) if isinstance(rule, Adaptive) else _FINEST)
+    if not isinstance(rule, (GaussHermite, Unscented)):
+        return None
+    before, wanted = (rule.order, 2 * rule.order) if isinstance(rule, GaussHermite) else (3, 20)
+    order = min(wanted, int(_MOST_NODES ** (1.0 / count) + 1e-9), _LARGEST_ORDER)
+    return GaussHermite(order) if order > before else None
+
+
+def rule_words(rule: Cubature) -> str:
+    """A rule as one writes it."""
+    number = getattr(rule, "order", getattr(rule, "count", ""))
+    return f"{type(rule).__name__}({number})"
+
+
+@in_double
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | None, rows: Rows) -> Float[Array, " N"]:
+    """The error of every row's share of the energy: of the VFE, or of power EP's energy."""
+
+    def row(likelihood, y, observed, marginal, site, extra):
+        if power is None:
+            around = widened(marginal, extra)
+            closed = row_expected_log_prob(likelihood, y, around.mean, around.covariance)
+        else:
+            around = widened(cavity(marginal, site, power).gaussian, extra)
+            closed = row_log_expected_power(likelihood, y, around.mean, around.covariance, power)
+        if cubature is None and closed is not None:
+            return jnp.zeros(())
+        ours = place_nodes(likelihood, around, cubature, power is not None, y=y, power=power or 1.0)
+        if isinstance(finer, Adaptive):
+            other = place_nodes(likelihood, around, finer, power is not None, y=y, power=power or 1.0)
+        else:
+            other = _at_other(ours, around, finer)
+        return _integral(likelihood, y, other, power) - _integral(likelihood, y, ours, power)
+
+    return over_rows(row, rows.likelihood, tuple(rows[1:]))
+
+
+def _at_other(nodes: Nodes, around: Gaussian, rule: Cubature) -> Nodes:
+    """The same latents at the nodes of another rule."""
+    standard, weights = (jnp.asarray(part) for part in rule.rule(len(nodes.split.others)))
+    points = nodes.split.arrange(around).mean[None, :] + standard @ nodes.root[:, : standard.shape[1]].T
+    return nodes._replace(points=points, weights=weights, standard=standard, rule=rule, log_weights=None)
+
+
+def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float | None) -> Float[Array, ""]:
+    """E[log p], or (1/α) log E[p^α]."""
+    if power is None:
+        return nodes.weights @ jax.vmap(expected_at(likelihood, y, nodes).value)(nodes.points)
+    values = jax.vmap(powered_at(likelihood, y, nodes, power).value)(nodes.points)
+    if nodes.log_weights is not None:
+        return jax.scipy.special.logsumexp(values + nodes.log_weights) / power
+    return jax.scipy.special.logsumexp(values, b=nodes.weights) / power
+
+
+@in_double
+@functools.partial(jax.jit, static_argnums=1)
+def _moves(method: Method, finer: Cubature, rows: Rows) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """How far every row's own update by the finer rule would move its mean and the precision of its site."""
+    by_finer = Method(method.target, method.curvature, None, finer)
+    count = rows.likelihood.num_latents
+
+    def row(likelihood, y, observed, marginal, site, extra):
+        def proposal(method):
+            view, _ = evaluate(method, likelihood, y, observed, marginal, site, extra)
+            return propose(method, view, observed, site, None, jnp.zeros(()))[0]
+
+        # Relative to the method's own proposal: the rest of its residual is not an error of the nodes.
+        gap = residual(marginal, proposal(method), proposal(by_finer))
+        return jnp.max(jnp.abs(gap[:count])), jnp.max(jnp.abs(gap[count:]))
+
+    return over_rows(row, rows.likelihood, tuple(rows[1:]))

@@ -1,0 +1,401 @@
+"""What a fit or an inference found, on one page: how it ended, all hyperparameters, and what deserves a second look."""
+
+import html
+import io
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import ndtri
+
+from ..inference.compatibility import local_rule
+from ..inputs.data import Data
+from ..kernels import Product, Sum
+from ..methods.presets import FirstOrderVI
+from ..methods.rule import Method
+from ..methods.target import Target
+from ..parameters.names import hyperparameters
+from ..parameters.priors import Gamma, LogNormal, Normal, Plausible
+from ..priors.linear import LinearModel
+from ..results.fit_result import FitResult
+from ..results.result import Result
+from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
+from ..validation.arguments import flag
+from ..validation.text import shown
+from .findings import Warned, find_concerns
+from .wording import range_words
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+class Summary:
+    """What a fit or an inference found, on one page; `summary` of a `Result` makes it.
+
+    Printed it is a table. `warnings` are what deserves a second look, in sentences that say what to do; `not_checked`
+    are things that could not be looked at, and why. `coefficients` are those of a linear model: the mean, standard
+    deviation and central 95 % interval of each weight. `as_dict()` has all of it as plain numbers and texts.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
+    >>> summary = ng.infer(model, [0.0, 1.0, 2.0], [1, 0, 3]).summary()
+    >>> summary.as_dict()["energy"]["name"], summary.warnings
+    ('variational free energy, −ELBO', [])
+    >>> [entry["name"] for entry in summary.parameters]
+    ['kernel.lengthscale', 'kernel.variance']
+    """
+
+    def __init__(
+        self,
+        facts: dict[str, Any],
+        parameters: list[dict[str, Any]],
+        warnings: list[Warned],
+        not_checked: list[str],
+        coefficients: list[dict[str, Any]],
+    ):
+        self._facts = facts
+        self.parameters = parameters
+        self.coefficients = coefficients
+        self.warnings = warnings
+        self.not_checked = not_checked
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything as numbers, texts, lists and dictionaries, as `json.dumps` takes them."""
+        warned = [{"about": each.about, "text": each.text, "rows": list(each.rows)} for each in self.warnings]
+        return {
+            **self._facts,
+            "coefficients": self.coefficients,
+            "parameters": self.parameters,
+            "warnings": warned,
+            "not_checked": self.not_checked,
+        }
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        text = io.StringIO()
+        Console(file=text, width=120, color_system=None, force_jupyter=False).print(self)
+        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+
+    __repr__ = __str__
+
+    def __rich__(self) -> "Group":
+        from rich import box
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+        for heading, words in _lines(self._facts):
+            facts.add_row(Text(heading, style="bold"), Text(words))
+
+        def table(headings: tuple[str, ...], rows: list[list[str]]) -> Table:
+            made = Table(box=box.SIMPLE_HEAD)
+            for number, heading in enumerate(headings):
+                made.add_column(heading, justify="right" if number in (1, 2) else "left", no_wrap=number == 0)
+            for row in rows:
+                made.add_row(*(Text(cell) for cell in row))
+            return made
+
+        parts: list[Any] = [Text(self._facts["title"], style="bold"), facts]
+        if self.coefficients:
+            parts += [table(_OF_COEFFICIENTS, self._coefficient_rows()), Text(self._note(), style="dim")]
+        parts += [table(_HEADINGS, [_cells(entry) for entry in self.parameters])] if self.parameters else []
+        parts += [Text(words) for words in _reasons(self.parameters)]
+        for each in self.warnings:
+            parts.append(Text(f"! {each.text}", style="yellow"))
+        if not self.warnings:
+            parts.append(Text("Nothing that was looked at deserves a warning."))
+        parts += [Text(f"Not checked: {words}.", style="dim") for words in self.not_checked]
+        return Group(*parts)
+
+    def _coefficient_rows(self) -> list[list[str]]:
+        rows = [_coefficient_cells(entry) for entry in self.coefficients[:_MOST_COEFFICIENTS]]
+        left = len(self.coefficients) - len(rows)
+        return [*rows, [f"and {left} more in summary.coefficients", "", "", ""]] if left else rows
+
+    def _note(self) -> str:
+        learned = any(entry["treatment"] == "learned" for entry in self.parameters)
+        return _GIVEN_LEARNED if learned else _GIVEN
+
+    def _repr_html_(self) -> str:
+        def table(rows: list[list[str]], head: str = "td") -> str:
+            kinds = [head] + ["td"] * (len(rows) - 1)
+            lines = [
+                "<tr>" + "".join(f"<{kind}>{html.escape(cell)}</{kind}>" for cell in row) + "</tr>"
+                for kind, row in zip(kinds, rows, strict=True)
+            ]
+            return f"<table>{''.join(lines)}</table>"
+
+        rows = [list(_HEADINGS), *(_cells(entry) for entry in self.parameters)]
+        weights = ""
+        if self.coefficients:
+            weights = table([list(_OF_COEFFICIENTS), *self._coefficient_rows()], "th") + f"<p>{self._note()}</p>"
+        warned = "".join(f"<li>{html.escape(words)}</li>" for words in _reasons(self.parameters))
+        warned += "".join(f"<li>{html.escape(each.text)}</li>" for each in self.warnings)
+        missed = "".join(f"<li>Not checked: {html.escape(words)}.</li>" for words in self.not_checked)
+        return (
+            f"<p><b>{html.escape(self._facts['title'])}</b></p>{table([list(line) for line in _lines(self._facts)])}"
+            f"{weights}{table(rows, 'th') if self.parameters else ''}<ul>{warned}{missed}</ul>"
+        )
+
+
+def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary:
+    """The summary of a result. `checks=False` leaves out the warnings that take some computing.
+
+    `names` are those of the columns of x, for the coefficients of a linear model; a data frame has them already.
+    """
+    coefficients = list(_coefficients(result, names))
+    warned, not_checked = find_concerns(result, flag(checks, "checks"))
+    return Summary(_facts(result), list(_parameters(result)), warned, not_checked, coefficients)
+
+
+# What it was, and how it ended ------------------------------------------------------------------------
+
+_ENERGIES = {
+    "vfe": "variational free energy, −ELBO",
+    "laplace": "Laplace approximation of −log p(y)",
+    "pep": "power EP energy, an approximation of −log p(y)",
+}
+
+_METHODS = {
+    "newton": "Newton's method (Laplace)",
+    "taylor": "Taylor linearisation",
+    "vi": "VI",
+    "pl": "posterior linearisation",
+    "pl2": "posterior linearisation of second order",
+}
+
+
+def _facts(result: Result) -> dict[str, Any]:
+    method, ended = local_rule(result.method), inference_status(result)
+    data = result.data
+    search = None
+    if isinstance(result, FitResult):
+        search = {
+            "status": result.status.name.lower(),
+            "sentence": SEARCHES.get(result.status, result.status.sentence),
+            "iterations": len(result.fit_history),
+            "evaluations": int(result.evaluations),
+            "seconds": _plain(result.seconds),
+            "penalty": _plain(result.penalty),
+        }
+    what = "Inference" if search is None else "Fit"
+    return {
+        "title": f"{what} of {_model_words(result)} by {_method_words(result.method)}",
+        "fit": search,
+        "inference": {
+            "status": ended.name.lower(),
+            "sentence": inference_sentence(result),
+            "steps": int(result.steps),
+            "residual": _plain(result.residual),
+        },
+        "energy": {"name": _energy_words(method.target), "value": _plain(result.energy)},
+        "rows": None if data is None else _count_rows(data),
+    }
+
+
+def _energy_words(target: Target) -> str:
+    return f"energy of {type(target).__name__}" if target.energy is None else _ENERGIES[target.energy]
+
+
+def _count_rows(data: Data) -> dict[str, int]:
+    observed = int(np.sum(data.observed))
+    whole = observed if data.seen is None else int(np.sum(np.all(data.seen, axis=1)))
+    return {"observed": observed, "missing": data.observed.size - observed, "partly_observed": observed - whole}
+
+
+def _model_words(result: Result) -> str:
+    prior = result.model.prior
+    kernel = getattr(prior, "kernel", None)
+    inside = "" if kernel is None else f"({_kernel_words(kernel)})"
+    return f"{type(prior).__name__}{inside} with {type(result.model.likelihood).__name__}"
+
+
+def _kernel_words(kernel: Any) -> str:
+    parts = getattr(kernel, "kernels", None) or getattr(kernel, "parts", None)
+    if not parts:
+        return type(kernel).__name__
+    joint = {"Sum": " + ", "Product": " × "}.get(type(kernel).__name__, ", ")
+    words = [_kernel_words(part) for part in parts]
+    if isinstance(kernel, Product):
+        words = [f"({each})" if isinstance(part, Sum) else each for part, each in zip(parts, words, strict=True)]
+    return joint.join(words)
+
+
+def _method_words(method: Method | FirstOrderVI) -> str:
+    if isinstance(method, FirstOrderVI):
+        return "first-order VI"
+    words = _METHODS.get(method.target.name, type(method.target).__name__)
+    if method.target.name == "power_ep":
+        words = f"power EP with α = {method.target.power:g}"
+    own = {"taylor": "gauss_newton", "pl": "gauss_newton"}.get(method.target.name, "exact")
+    if method.curvature.name != own:
+        words += f", {type(method.curvature).__name__}"
+    return words if method.safeguard is None else f"{words}, {type(method.safeguard).__name__}"
+
+
+def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The facts in words, one line each."""
+    search, inference, rows = facts["fit"], facts["inference"], facts["rows"]
+    if search is not None:
+        yield "fit", in_words(search["status"])
+        yield "", f"{search['iterations']} iterations, {search['evaluations']} evaluations, {search['seconds']:.1f} s"
+    residual = "unknown" if inference["residual"] is None else f"{inference['residual']:.1e}"
+    # A fit begins its last inference where the one before ended: its steps would say nothing of how hard it was.
+    after = f" after {inference['steps']} steps" if search is None else ""
+    yield "inference", f"{in_words(inference['status'])}{after}, residual {residual}"
+    value = "not finite" if facts["energy"]["value"] is None else f"{facts['energy']['value']:.4f}"
+    yield "energy", f"{value} ({facts['energy']['name']})"
+    if search is not None and abs(search["penalty"] or 0.0) >= 5e-5:
+        yield "", f"and {search['penalty']:.4f} from priors on hyperparameters (minus their log density)"
+    if rows is not None:
+        partly = f", {rows['partly_observed']} in part" if rows["partly_observed"] else ""
+        yield "rows", f"{rows['observed']} observed{partly}, {rows['missing']} missing"
+
+
+# Coefficients -----------------------------------------------------------------------------------------
+
+_OF_COEFFICIENTS = ("coefficient", "mean", "std. dev.", "95 % interval")
+_MOST_COEFFICIENTS = 50
+_GIVEN = "Coefficients are given the hyperparameters, which are taken as known."
+_GIVEN_LEARNED = (
+    "Coefficients are given the hyperparameters, with the learned values plugged in as if they were known: deviations "
+    "and intervals leave out what is not known of these, and are too small where the data determine them poorly. "
+    "result.joint_covariance() counts it."
+)
+_LEVEL = 0.95
+
+
+def _coefficients(result: Result, names: Any) -> Iterator[dict[str, Any]]:
+    """The weights of a linear model; none for other priors."""
+    if not isinstance(result.model.prior, LinearModel):
+        if names is not None:
+            raise ValueError(
+                f"names are for the coefficients of a LinearModel, got a {type(result.model.prior).__name__}: leave "
+                "them out"
+            )
+        return
+    weights, latents = result.posterior.weights, result.model.prior.num_latents  # pyright: ignore[reportAttributeAccessIssue]
+    means = np.asarray(weights.mean).reshape(latents, -1)
+    deviations = np.sqrt(np.diagonal(np.asarray(weights.covariance))).reshape(means.shape)
+    if names is None and result.columns is not None:
+        names = result.columns.own_names
+    columns = _column_names(names, means.shape[1])
+    width = float(ndtri(0.5 + 0.5 * _LEVEL))
+    for latent, column in np.ndindex(means.shape):
+        mean, deviation = means[latent, column], deviations[latent, column]
+        yield {
+            "name": columns[column] if latents == 1 else f"{columns[column]}, latent {latent}",
+            "mean": _plain(mean),
+            "standard_deviation": _plain(deviation),
+            "interval": [_plain(mean - width * deviation), _plain(mean + width * deviation)],
+        }
+
+
+def _column_names(names: Any, columns: int) -> list[str]:
+    if names is None:
+        return [f"x[{column}]" for column in range(columns)]
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise ValueError(f"names must be a list with one name per column of x, got {names!r}: write names=[...]")
+    found = [str(name) for name in names]
+    if len(found) != columns:
+        raise ValueError(f"names must have one name per column of x, {columns}, got {len(found)}: {found}")
+    return found
+
+
+def _coefficient_cells(entry: dict[str, Any]) -> list[str]:
+    low, high = entry["interval"]
+    return [entry["name"], shown(entry["mean"]), shown(entry["standard_deviation"]), f"{shown(low)} to {shown(high)}"]
+
+
+# Hyperparameters --------------------------------------------------------------------------------------
+
+_HEADINGS = ("hyperparameter", "value", "std. error", "unit", "how")
+
+
+def _parameters(result: Result) -> Iterator[dict[str, Any]]:
+    """Every hyperparameter, with what was done to it."""
+    for each in hyperparameters(result.model):
+        entry: dict[str, Any] = {
+            "name": each.name,
+            "value": _plain(each.value),
+            "standard_error": None,
+            "determined": None,
+            "unit": _unit_words(each.unit, result),
+            "treatment": "given",
+            "tied_to": None,
+            "prior": None,
+            "reason": None,
+        }
+        if isinstance(result, FitResult):
+            whose = result.tied.get(each.name, each.name)
+            entry["treatment"] = "learned" if whose in result.learned else "fixed"
+            partner = getattr(result, "redundant", {}).get(each.name)
+            if partner is not None:
+                entry["reason"] = f"only its product with {partner} is determined"
+            if whose != each.name:
+                entry["treatment"], entry["tied_to"] = "tied", whose
+            error = result.standard_errors.get(whose)
+            if error is not None:
+                entry["standard_error"], entry["determined"] = _plain(error), bool(np.all(np.isfinite(error)))
+            if whose in result.priors:
+                entry["prior"] = _prior_words(result.priors[whose])
+        yield entry
+
+
+def _reasons(entries: list[dict[str, Any]]) -> list[str]:
+    """Why hyperparameters that nobody has fixed were not learned."""
+    return [f"{entry['name']} was not learned: {entry['reason']}." for entry in entries if entry["reason"]]
+
+
+def _plain(value: Any) -> Any:
+    """A number, or lists of them, with None for what is not finite."""
+    if np.ndim(value) > 0:
+        return [_plain(entry) for entry in np.asarray(value)]
+    number = float(value)
+    return number if np.isfinite(number) else None
+
+
+_TIMES = {"D": "days", "h": "hours", "m": "minutes", "s": "seconds", "W": "weeks"}
+
+
+def _unit_words(unit: str | None, result: Result) -> str | None:
+    """The unit of a hyperparameter: of x (time in words where stamps are read), of y, or of the latents f."""
+    if unit is None:
+        return None
+    clock = getattr(result.model.prior, "clock", None)
+    words = unit.replace("2", "²").replace("3", "³")
+    if clock is None:
+        return words
+    name, count = np.datetime_data(clock.unit.dtype)[0], int(clock.unit.astype(np.int64))
+    time = _TIMES.get(name, name) if count == 1 else f"{count} {_TIMES.get(name, name)}"
+    return words.replace("x", time if unit == "x" else f"({time})")
+
+
+_WEAK = "weak prior outside"
+
+
+def _prior_words(prior: Any) -> str:
+    if isinstance(prior, Plausible):
+        return f"{_WEAK} {range_words(prior)}"
+    names = {
+        LogNormal: ("log-normal", "median", "spread"),
+        Normal: ("normal", "mean", "deviation"),
+        Gamma: ("gamma", "shape", "rate"),
+    }
+    if type(prior) in names:
+        name, *fields = names[type(prior)]
+        return f"{name} prior, " + ", ".join(f"{field} {shown(getattr(prior, field))}" for field in fields)
+    return f"prior of your own, {getattr(prior, '__name__', type(prior).__name__)}"
+
+
+def _cells(entry: dict[str, Any]) -> list[str]:
+    error = "-"
+    if entry["determined"] is not None:
+        error = shown(entry["standard_error"], "not determined")
+    how = f"tied to {entry['tied_to']}" if entry["treatment"] == "tied" else entry["treatment"]
+    if entry["prior"] and entry["treatment"] != "tied":
+        # The ranges of weak priors are in `as_dict()`: two long numbers a line would push the values off the page.
+        how += ", weak prior" if entry["prior"].startswith(_WEAK) else f", {entry['prior']}"
+    return [entry["name"], shown(entry["value"]), error, entry["unit"] or "", how]

@@ -1,0 +1,149 @@
+"""Covariances of what was learned, by name, and those of a linear model's weights together with it."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._runtime.double import in_double
+from ..inference.infer import infer
+from ..model import Model
+from ..parameters.constraints import Between
+from ..priors.linear import LinearModel
+from .learned import Slot, slots_of, with_values
+from .standard_errors import slopes_of, values_at
+
+
+class NamedCovariance(NamedTuple):
+    """Approximately Gaussian uncertainty of several numbers: their names, their values and their covariance.
+
+    Rows and columns of `matrix` are in the order of `names`. What the data do not determine has an infinite variance,
+    and undefined (NaN) covariances.
+
+    >>> found = NamedCovariance(["a", "b"], np.zeros(2), np.diag([4.0, 9.0]))
+    >>> found.standard_errors
+    {'a': 2.0, 'b': 3.0}
+    """
+
+    names: list[str]
+    values: np.ndarray
+    matrix: np.ndarray
+
+    @property
+    def standard_errors(self) -> dict[str, float]:
+        """The roots of the diagonal, by name."""
+        return dict(zip(self.names, np.sqrt(np.diagonal(self.matrix)).tolist(), strict=True))
+
+
+def free_covariance(result: Any) -> NamedCovariance:
+    """Of the free numbers through which everything was learned."""
+    slots = _slots(result)
+    names = [name for slot in slots for name in _free_names(slot)]
+    return NamedCovariance(names, _free(slots, result), _spread(result))
+
+
+def covariance(result: Any) -> NamedCovariance:
+    """Of the values that were learned, by the delta method."""
+    slots = _slots(result)
+    slope, names = _value_slopes(slots, _free(slots, result))
+    matrix = _carried(slope, _spread(result))
+    values = np.concatenate([np.ravel(result.learned[slot.name]) for slot in slots])
+    return NamedCovariance(names, values, matrix)
+
+
+@in_double
+def joint_covariance(result: Any) -> NamedCovariance:
+    """Of a linear model's weights w and of everything learned, θ: Cov[w] ≈ Cov[w | θ] + J Cov[θ] Jᵀ, J = dE[w]/dθ.
+
+    J comes from central differences: inference with moved hyperparameters, from the sites that there are.
+    """
+    if not isinstance(result.model.prior, LinearModel):
+        prior = type(result.model.prior).__name__
+        raise ValueError(f"joint_covariance is for the weights of a LinearModel, but the prior is a {prior}")
+    if result.data is None or result.sites is None:
+        raise ValueError("joint_covariance needs the data and the sites, which were not kept: fit without batch_size")
+    slots, spread = _slots(result), _spread(result)
+    free = _free(slots, result)
+    means = _mean_slopes(result, slots, free, np.sqrt(np.diagonal(spread)))
+    own, names = _value_slopes(slots, free)
+    slope = np.concatenate([means, own])
+    matrix = _carried(slope, spread)
+    weights = result.posterior.weights
+    count = weights.mean.shape[0]
+    matrix[:count, :count] += weights.covariance
+    values = np.concatenate([weights.mean, *(np.ravel(result.learned[slot.name]) for slot in slots)])
+    return NamedCovariance([*_weight_names(result, count), *names], values, matrix)
+
+
+def _slots(result: Any) -> tuple[Slot, ...]:
+    return slots_of(result.model, list(result.learned), result.tied)
+
+
+def _spread(result: Any) -> np.ndarray:
+    spread = getattr(result, "spread", None)
+    if spread is None:
+        raise ValueError(
+            "the curvature of the energy is not known: use fit with standard_errors=True, without batch_size, and with "
+            "at most 40 numbers to learn"
+        )
+    return spread
+
+
+def _free(slots: tuple[Slot, ...], result: Any) -> np.ndarray:
+    return np.concatenate([slot.constraint.to_free(result.learned[slot.name]) for slot in slots])
+
+
+def _free_names(slot: Slot) -> list[str]:
+    if len(slot.shape) > 1:
+        return [f"{slot.name}, free number {index}" for index in range(slot.size)]
+    kind = "log odds of " if isinstance(slot.constraint, Between) else "log " if slot.constraint.is_positive else ""
+    return [f"{kind}{name}" for name in _value_names(slot)]
+
+
+def _value_names(slot: Slot) -> list[str]:
+    """One name for each entry of a value, in the order of its rows."""
+    if not slot.shape:
+        return [slot.name]
+    return [f"{slot.name}[{', '.join(str(each) for each in place)}]" for place in np.ndindex(*slot.shape)]
+
+
+def _value_slopes(slots: tuple[Slot, ...], free: np.ndarray) -> tuple[np.ndarray, list[str]]:
+    """The derivatives of all values in the free numbers, and the names of the values."""
+    return np.concatenate(slopes_of(slots, free)), [name for slot in slots for name in _value_names(slot)]
+
+
+def _weight_names(result: Any, count: int) -> list[str]:
+    latents = result.model.prior.num_latents
+    if latents == 1:
+        return [f"weight[{column}]" for column in range(count)]
+    return [f"weight[{latent}, {column}]" for latent in range(latents) for column in range(count // latents)]
+
+
+_SHARE = 0.01
+"""Of a standard error: how far a hyperparameter is moved for a derivative."""
+
+
+def _mean_slopes(result: Any, slots: tuple[Slot, ...], free: np.ndarray, errors: np.ndarray) -> np.ndarray:
+    """The derivatives of the weights' means in the free numbers."""
+    columns = []
+    for move in np.diag(np.where(np.isfinite(errors), _SHARE * errors, 1e-3)):
+        above, below = (_weights_at(result, slots, free + sign * move) for sign in (1.0, -1.0))
+        columns.append((above - below) / (2.0 * np.max(move)))
+    return np.stack(columns, axis=1)
+
+
+def _weights_at(result: Any, slots: tuple[Slot, ...], free: np.ndarray) -> np.ndarray:
+    moved: Model = with_values(slots, result.model, values_at(slots, free))
+    data = result.data
+    found = infer(moved, data.x, data.outputs, result.method, sites=result.sites, tol=1e-9, throw=False)
+    return found.posterior.weights.mean  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _carried(slope: np.ndarray, spread: np.ndarray) -> np.ndarray:
+    """slope · spread · slopeᵀ, infinite where it depends on what is not determined."""
+    loose = np.isinf(np.diagonal(spread))
+    known = np.where(loose[:, None] | loose[None, :], 0.0, spread)
+    matrix = slope @ known @ slope.T
+    open_rows = np.any(np.abs(slope[:, loose]) > 1e-9 * np.max(np.abs(slope), initial=0.0), axis=1)
+    matrix[open_rows, :] = matrix[:, open_rows] = np.nan
+    matrix[open_rows, open_rows] = np.inf
+    return matrix

@@ -1,0 +1,244 @@
+"""What `fit` learns of a model, given what a user said of its hyperparameters."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..parameters.constraints import Constraint, Covariance, Positive
+from ..parameters.names import Parameter, Path, hyperparameters, look_up, put
+from ..parameters.specifications import Fixed, Free, Tied, _check_density, _inside, _of_its_shape
+from .redundant import Variance, redundant_variances
+
+
+@dataclasses.dataclass(frozen=True)
+class Slot:
+    """A parameter that is learned, or several that share one value: all that a compiled program must know of it."""
+
+    name: str
+    paths: tuple[Path, ...]
+    constraint: Constraint
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """How many free numbers it has."""
+        return self.constraint.size(self.shape)
+
+
+def values_of(slots: tuple[Slot, ...], free: Any) -> list[Any]:
+    """The value of every slot, from the free numbers of all."""
+    found, begin = [], 0
+    for slot in slots:
+        found.append(slot.constraint.from_free(free[begin : begin + slot.size], slot.shape))
+        begin += slot.size
+    return found
+
+
+def with_values(slots: tuple[Slot, ...], tree: Any, values: Any) -> Any:
+    """The tree (with the paths of a model) with these values in it."""
+    for slot, value in zip(slots, values, strict=True):
+        for path in slot.paths:
+            tree = put(tree, path, value)
+    return tree
+
+
+class Learned(NamedTuple):
+    """A slot with what was said of it."""
+
+    slot: Slot
+    start: np.ndarray
+    lower: np.ndarray | None
+    upper: np.ndarray | None
+    prior: Any
+    unit: str | None
+    given_start: bool
+
+    @property
+    def free_start(self) -> np.ndarray:
+        """The free numbers to start from."""
+        return self.slot.constraint.to_free(self.start)
+
+
+def choose(model: Any, wishes: Mapping[str, Any] | None) -> list[Learned]:
+    """What is to be learned of a model, given what a user says of its parameters by name."""
+    found = {each.name: each for each in hyperparameters(model)}
+    said = _said(found, wishes or {})
+    targets = {name: _tied_to(name, said, found) for name in found}
+    left_out = _redundant(model, found, said, targets)
+    chosen = []
+    for name, each in found.items():
+        wish = said.get(name)
+        if targets[name] != name or name in left_out:
+            continue
+        if isinstance(wish, Fixed) or (wish is None and not each.learned):
+            for other in (other for other in found if targets[other] == name and other != name):
+                raise ValueError(
+                    f"{other} is tied to {name}, which is not learned: let {name} be Free(), or give {other} the same "
+                    "value in the model and say Fixed() of both"
+                )
+            continue
+        paths = tuple(found[other].path for other in found if targets[other] == name)
+        for other in (other for other in found if targets[other] == name):
+            if found[other].value.shape != each.value.shape:
+                raise ValueError(
+                    f"{other} has shape {found[other].value.shape} and cannot be tied to {name} of shape "
+                    f"{each.value.shape}: give both as many values"
+                )
+        chosen.append(_learned(each, paths, wish if isinstance(wish, Free) else Free()))
+    return chosen
+
+
+def redundant(model: Any, wishes: Mapping[str, Any] | None) -> dict[str, str]:
+    """Variances that are not learned because only their product with another is determined, each with that one."""
+    found = {each.name: each for each in hyperparameters(model)}
+    said = _said(found, wishes or {})
+    return _redundant(model, found, said, {name: _tied_to(name, said, found) for name in found})
+
+
+def _redundant(
+    model: Any, found: dict[str, Parameter], said: dict[str, Any], targets: dict[str, str]
+) -> dict[str, str]:
+    shared = {target for name, target in targets.items() if target != name}
+    names = {each.path: each.name for each in found.values()}
+    learned = {}
+    for name, each in found.items():
+        is_learned = isinstance(said[name], Free) if name in said else each.learned
+        if is_learned and each.constraint.is_positive and targets[name] == name:
+            is_said = name in said or name in shared
+            learned[each.path] = Variance(each.path, each.value.size, each.unit, is_said)
+    return {names[path]: names[other] for path, other in redundant_variances(model, learned).items()}
+
+
+def left_alone(model: Any, wishes: Mapping[str, Any] | None) -> dict[str, str]:
+    """What is not learned because its class does not declare it, with a sentence on how to; not what a wish names."""
+    found = {each.name: each for each in hyperparameters(model)}
+    said = _said(found, wishes or {})
+    return {
+        name: _undeclared_words(model, each) for name, each in found.items() if not each.declared and name not in said
+    }
+
+
+def _undeclared_words(model: Any, each: Parameter) -> str:
+    path = each.path
+    while isinstance(path[-1], int):
+        path = path[:-1]
+    owner, field = type(look_up(model, path[:-1])).__name__, path[-1]
+    return (
+        f"{each.name} was left as it is, since {owner} does not declare it. To learn it, declare the field in the "
+        f"class, with the values that it may have: `{field}: Any = newtongp.learned(newtongp.Positive())`, or "
+        "Between(lower, upper), Covariance() or Real(). To keep it, say so: "
+        f'parameters={{"{each.name}": newtongp.Fixed()}}, or `{field}: Any = newtongp.learned(by_default=False)`.'
+    )
+
+
+def _said(found: dict[str, Parameter], wishes: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(wishes, Mapping):
+        example = wishes if isinstance(wishes, str) else "lengthscale"
+        raise ValueError(
+            f"parameters must be a dictionary from names to Fixed(), Free(...) or Tied(name), got {wishes!r}: write "
+            f'parameters={{"{example}": Fixed()}} to keep one as it is (all others are learned)'
+        )
+    for name in wishes:
+        if not isinstance(name, str):
+            raise ValueError(f"parameters must have names as keys, got {name!r}: the model has {_listed(found)}")
+    said: dict[str, Any] = {}
+    # Longer names are more particular, and have the last word.
+    for name in sorted(wishes, key=len):
+        wish = wishes[name]
+        if not isinstance(wish, (Fixed, Free, Tied)):
+            raise ValueError(f'parameters["{name}"] must be Fixed(), Free(...) or Tied(name), got {wish!r}')
+        matches = _matches(found, name)
+        for match in matches:
+            # `Tied` said of several parameters by their ending leaves its target as it is, where that is one of them.
+            if not (isinstance(wish, Tied) and len(matches) > 1 and _matches(found, wish.to) == [match]):
+                said[match] = wish
+    return said
+
+
+def _matches(found: Mapping[str, Any], name: str) -> list[str]:
+    matches = [name] if name in found else [each for each in found if each.endswith(f".{name}")]
+    if not matches:
+        near = difflib.get_close_matches(name, found, n=1, cutoff=0.5)
+        hint = f" (did you mean {near[0]!r}?)" if near else ""
+        raise ValueError(f"the model has no parameter {name!r}{hint}: it has {_listed(found)}")
+    return matches
+
+
+def _listed(found: Mapping[str, Any]) -> str:
+    return ", ".join(found) or "none"
+
+
+def _tied_to(name: str, said: dict[str, Any], found: dict[str, Parameter]) -> str:
+    """The parameter whose value this one has, in the end."""
+    seen = [name]
+    while isinstance(said.get(seen[-1]), Tied):
+        matches = _matches(found, said[seen[-1]].to)
+        if len(matches) > 1:
+            raise ValueError(f"{name} is tied to {said[seen[-1]].to!r}, which may be {' or '.join(matches)}: name one")
+        if matches[0] == seen[-1]:
+            raise ValueError(f"{seen[-1]} is tied to itself: name another parameter, or leave it out to learn it")
+        if matches[0] in seen:
+            raise ValueError(f"{' and '.join(seen)} are tied to each other: let one of them be free")
+        seen.append(matches[0])
+    return seen[-1]
+
+
+def _learned(each: Parameter, paths: tuple[Path, ...], wish: Free) -> Learned:
+    constraint = each.constraint
+    if isinstance(constraint, Covariance) and each.value.ndim > 2:
+        raise ValueError(f"{each.name} has one matrix a step, which cannot be learned: give one for all steps")
+    is_matrix = isinstance(constraint, Covariance) and each.value.ndim == 2
+    bounds = []
+    for name, bound in (("lower", wish.lower), ("upper", wish.upper)):
+        if bound is not None and is_matrix:
+            raise ValueError(f"{each.name} is a matrix: it has no {name} bound, leave it out")
+        bounds.append(None if bound is None else _of_its_shape(bound, each, name))
+    lower, upper = bounds
+    if constraint.is_positive and lower is not None and np.any(lower < 0.0):
+        raise ValueError(
+            f"{each.name} is positive: its lower bound must be at least 0, got {wish.lower!r}: leave it out"
+        )
+    if constraint.is_positive and upper is not None and np.any(upper <= 0.0):
+        raise ValueError(
+            f"{each.name} is positive: its upper bound must be greater than 0, got {wish.upper!r}: leave it out"
+        )
+    start = each.value if wish.start is None else _of_its_shape(wish.start, each, "start")
+    if not np.all(np.isfinite(constraint.to_free(start))):
+        raise ValueError(
+            f"{each.name} cannot be learned from {start.tolist()}, which is at the edge of what it may be: start inside"
+        )
+    if lower is not None or upper is not None:
+        inside = _inside(start, lower, upper, constraint)
+        if wish.start is not None and not np.array_equal(inside, start):
+            raise ValueError(f"{each.name} cannot start from {start.tolist()}, not strictly between its bounds")
+        start = inside
+    if wish.prior is not None:
+        _check_density(wish.prior, each.name, start)
+    return Learned(_slot(each, paths), start, lower, upper, wish.prior, each.unit, wish.start is not None)
+
+
+def _slot(each: Parameter, paths: tuple[Path, ...]) -> Slot:
+    is_matrix = isinstance(each.constraint, Covariance) and each.value.ndim == 2
+    constraint = Positive() if each.constraint.is_positive and not is_matrix else each.constraint
+    return Slot(each.name, paths, constraint, each.value.shape)
+
+
+def slots_of(model: Any, learned: list[str], tied: Mapping[str, str]) -> tuple[Slot, ...]:
+    """The slots of what was learned of a model, by name, given which parameters share the value of another."""
+    found = {each.name: each for each in hyperparameters(model)}
+    return tuple(
+        _slot(found[name], tuple(each.path for each in found.values() if tied.get(each.name, each.name) == name))
+        for name in learned
+    )
+
+
+def tied_names(slots: tuple[Slot, ...], model: Any) -> dict[str, str]:
+    """The names of parameters that share the value of another, each with the name of that one."""
+    names = {each.path: each.name for each in hyperparameters(model)}
+    return {names[path]: slot.name for slot in slots for path in slot.paths if names[path] != slot.name}
+
+
+# What is learned ----------------------------------------------------------------------------------

@@ -1,0 +1,213 @@
+"""What one batch of rows does: an estimate of the energy and its gradient, a step of Adam, and a step of t."""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from .._runtime.devices import kept_everywhere
+from ..inference.minibatch.product import SHORTEST, DeviceRows, Product, Shared, is_finite, look_up, nothing, select
+from ..inference.minibatch.tied import Tied, global_energy, proposals, towards
+from ..likelihoods.base import over_rows
+from ..methods.energy import tied_row_energy
+from ..methods.rule import Method
+from ..priors.sparse import SparseGP
+from .coordinates import Coordinates, whitened
+from .learned import Slot
+from .objective import replaced
+
+_ROUNDS = 12
+_SETTLING = 0.7
+"""Steps towards t(v) in a first look, and their size."""
+
+
+class Constants(eqx.Module):
+    """What stays the same from batch to batch."""
+
+    prior: SparseGP
+    method: Method
+    units: Any
+    low: Any
+    high: Any
+    """Bounds of the free numbers over their units."""
+    total: Any
+    """The number of rows."""
+    observed: Any
+    """The number of those with some y."""
+
+
+class State(eqx.Module):
+    """Between two batches: the free numbers over their units, Adam's moments, t(v), and sums over this stretch."""
+
+    scaled: Float[Array, " K"]
+    moments: Any
+    product: Product
+    iterates: Float[Array, " K"]
+    energies: Float[Array, ""]
+    """Of rows."""
+    shared_energies: Float[Array, ""]
+    """What t(v) adds, times rows."""
+    rows: Float[Array, ""]
+    steps: Float[Array, ""]
+    refused: Float[Array, ""]
+    """Batches whose gradient was not finite."""
+
+
+def _adam() -> Any:
+    # Imported here, since it takes a tenth of a second and few need it.
+    import optax
+
+    return optax.scale_by_adam(b2=0.99)
+
+
+def begin(scaled: Any, product: Product) -> State:
+    """The state before the first batch."""
+    zeros, zero = jnp.zeros(scaled.shape), jnp.zeros(())
+    return State(jnp.asarray(scaled), _adam().init(zeros), product, zeros, zero, zero, zero, zero, zero)
+
+
+def sums(state: State) -> Any:
+    """What is summed over a stretch, and begins anew with the next."""
+    return state.iterates, state.energies, state.shared_energies, state.rows, state.steps, state.refused
+
+
+def at(
+    slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, free: Any
+) -> tuple[Shared, DeviceRows, Coordinates]:
+    """The model and a batch with these hyperparameters, and the coordinates in which t is kept."""
+    prior, likelihood = replaced(slots, constants.prior, rows.likelihood, free)
+    projection, coordinates = whitened(prior)
+    here = eqx.tree_at(lambda batch: batch.likelihood, rows, likelihood)
+    return Shared(prior, projection, constants.method), here, coordinates
+
+
+def _energy_of_rows(shared: Shared, rows: DeviceRows, tied: Tied) -> Float[Array, ""]:
+    """The rows' share of the energy."""
+    method = shared.method
+    features, extra, prior_mean = look_up(shared, rows)
+    marginals = tied.belief.marginals(prior_mean, features)
+    without = tied.cavity.marginals(prior_mean, features) if method.target.energy == "pep" else marginals
+
+    def row(likelihood, y, observed, marginal, cavity, extra):
+        kind, power = method.target.energy, method.energy_power
+        energy = tied_row_energy(kind, power, likelihood, y, marginal, cavity, method.cubature, extra)
+        return jnp.where(observed, energy, 0.0)
+
+    return jnp.sum(over_rows(row, rows.likelihood, (rows.y, rows.observed, marginals, without, extra)))
+
+
+def _energy_of_product(method: Method, tied: Tied, rows: Any) -> Float[Array, ""]:
+    """What t(v) adds, with the N-th part of it for every row: what the gradient at a fixed q belongs to."""
+    if method.target.energy != "pep":
+        return global_energy(method, tied)
+
+    def log_integral(belief, share):
+        return 0.5 * (share * jnp.sum(tied.product.linear * belief.mean) - belief.log_det)
+
+    share = method.energy_power / rows
+    whole, left = log_integral(tied.belief, 1.0), log_integral(tied.cavity, 1.0 - share)
+    return (whole - left) / share - whole
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def energy_and_gradient(
+    slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, free: Any, kept: Product, share: Any
+) -> tuple[tuple[Float[Array, ""], Float[Array, ""]], Float[Array, " K"]]:
+    """The energies of some rows and of t, and the gradient of an estimate of the whole energy in the free numbers.
+
+    The estimate has `share` of the rows' energy for those of all rows.
+    """
+
+    def energy(free):
+        shared, here, coordinates = at(slots, constants, rows, free)
+        tied = Tied.given(constants.method, coordinates.product_of_v(kept), constants.observed)
+        parts = _energy_of_rows(shared, here, tied), _energy_of_product(constants.method, tied, constants.observed)
+        return parts[0] / share + parts[1], parts
+
+    (_, parts), gradient = jax.value_and_grad(energy, has_aux=True)(free)
+    return parts, gradient
+
+
+def _updated(constants: Constants, tied: Tied, proposal: Product, step_size: Any) -> Product:
+    """A step towards a proposal, shorter where the posterior or a cavity would not be a distribution."""
+    goal = select(is_finite(proposal), proposal, tied.product)
+
+    def attempt(size):
+        product = towards(tied.product, goal, size)
+        trial = Tied.given(constants.method, product, constants.observed)
+        return size, product, trial.belief.proper & trial.cavity.proper
+
+    def wrong(trial):
+        size, _, proper = trial
+        return ~proper & (size > SHORTEST)
+
+    first = attempt(jnp.asarray(step_size, dtype=float))
+    _, product, proper = jax.lax.while_loop(wrong, lambda trial: attempt(0.5 * trial[0]), first)
+    return select(proper, product, tied.product)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def advance(
+    slots: tuple[Slot, ...],
+    constants: Constants,
+    rows: DeviceRows,
+    state: State,
+    pull: Float[Array, " K"],
+    rate: Any,
+    step_size: Any,
+    size: Any,
+) -> State:
+    """One step of Adam, of a batch of so many rows when it is whole, and one towards its proposals.
+
+    `pull` is the gradient of minus the log prior density of the hyperparameters.
+    """
+    free = state.scaled * constants.units
+    shared, here, coordinates = at(slots, constants, rows, free)
+    tied = Tied.given(constants.method, coordinates.product_of_v(state.product), constants.observed)
+    # The gradient is at the t of earlier batches: one that has seen these very rows would fit them too well.
+    share = rows.count / constants.total
+    (energy, energy_of_product), slope = energy_and_gradient(slots, constants, rows, free, state.product, share)
+    # The last batch of a pass may be a small one: it counts for as much as it has rows.
+    weight = rows.count / size
+    gradient = weight * (slope + pull) * constants.units
+    fine = jnp.isfinite(energy) & jnp.all(jnp.isfinite(gradient))
+    moves, moments = _adam().update(jnp.where(fine, gradient, 0.0), state.moments)
+    scaled = jnp.clip(state.scaled - rate * moves, constants.low, constants.high)
+    scaled, moments = select(fine, (scaled, moments), (state.scaled, state.moments))
+    proposal, _ = proposals(shared, here, tied)
+    product = _updated(constants, tied, proposal.times(1.0 / share), weight * step_size)
+    after = State(
+        scaled,
+        moments,
+        coordinates.product_of_z(product),
+        state.iterates + scaled,
+        state.energies + energy,
+        state.shared_energies + rows.count * energy_of_product,
+        state.rows + rows.count,
+        state.steps + 1.0,
+        state.refused + jnp.where(fine, 0.0, 1.0),
+    )
+    return kept_everywhere(after, rows.mesh)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def settle(slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, free: Any) -> tuple[Any, Product]:
+    """The lowest energy that some steps with these rows alone lead to, as if they were all, and its t(v)."""
+    shared, here, coordinates = at(slots, constants, rows, free)
+    scale = constants.total / rows.count
+    start = nothing(shared.prior, shared.projection)
+
+    def step(_, carried):
+        product, lowest, best = carried
+        tied = Tied.given(constants.method, product, constants.observed)
+        proposal, energy = proposals(shared, here, tied)
+        total = scale * energy + _energy_of_product(constants.method, tied, constants.observed)
+        lower = total < lowest
+        lowest, best = jnp.where(lower, total, lowest), select(lower, product, best)
+        return _updated(constants, tied, proposal.times(scale), _SETTLING), lowest, best
+
+    _, lowest, best = jax.lax.fori_loop(0, _ROUNDS + 1, step, (start, jnp.asarray(jnp.inf, dtype=float), start))
+    return kept_everywhere((lowest, coordinates.product_of_z(best)), rows.mesh)

@@ -1,0 +1,98 @@
+"""How well the data determine what was learned: standard errors from the curvature of the energy."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._runtime.double import in_double
+from ..numerics.linalg import eigen_given
+from .learned import Slot, values_of
+from .space import Space
+
+_MOST_CURVATURES = 40
+_DIFFERENCE = 1e-3
+
+
+def curvature(
+    evaluate: Callable[[np.ndarray], tuple[float, np.ndarray]], free: np.ndarray, units: np.ndarray
+) -> np.ndarray | None:
+    """The second derivatives of the energy in the free numbers, from differences of gradients; None for many."""
+    size = free.shape[0]
+    if size == 0 or size > _MOST_CURVATURES:
+        return None
+    rows = []
+    for move in np.diag(_DIFFERENCE * units):
+        (above, up), (below, down) = evaluate(free + move), evaluate(free - move)
+        if not (np.isfinite(above) and np.isfinite(below)):
+            return None
+        rows.append((up - down) / (2.0 * np.max(move)))
+    matrix = np.stack(rows)
+    return 0.5 * (matrix + matrix.T)
+
+
+class Spread(NamedTuple):
+    """What the curvature of an energy says of its free numbers: their covariance is `root` rootᵀ."""
+
+    root: np.ndarray
+    loose: np.ndarray
+    """Which of them it does not determine."""
+
+    @classmethod
+    def of(cls, curvature: np.ndarray) -> "Spread":
+        """The inverse of a matrix of second derivatives, as far as it has one."""
+        sizes, directions = eigen_given(curvature)
+        flat = sizes <= 1e-6 * max(1.0, float(np.max(sizes)))
+        root = directions * np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, sizes)))
+        return cls(root, np.sum(directions[:, flat] ** 2, axis=1) > 1e-6)
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """The covariance of the free numbers, infinite and undefined (NaN) for what is not determined."""
+        found = self.root @ self.root.T
+        found[self.loose, :] = found[:, self.loose] = np.nan
+        found[self.loose, self.loose] = np.inf
+        return found
+
+    @property
+    def errors(self) -> np.ndarray:
+        """Standard errors of the free numbers."""
+        return np.where(self.loose, np.inf, np.sqrt(np.sum(self.root**2, axis=1)))
+
+
+def standard_errors(space: Space, free: np.ndarray, spread: Spread | None) -> dict[str, np.ndarray]:
+    """Of every value; infinite where it is not determined."""
+    if spread is None:
+        return {}
+    found, begin = {}, 0
+    for slot, of_all in zip(space.slots, slopes_of(space.slots, free), strict=True):
+        part = slice(begin, begin + slot.size)
+        slope = of_all[:, part]
+        error = np.sqrt(np.sum((slope @ spread.root[part]) ** 2, axis=1))
+        undetermined = np.any((slope != 0.0) & spread.loose[part][None, :], axis=1)
+        found[slot.name] = np.where(undetermined, np.inf, error).reshape(slot.shape)
+        begin += slot.size
+    return found
+
+
+@in_double
+def slopes_of(slots: tuple[Slot, ...], free: np.ndarray) -> list[np.ndarray]:
+    """The derivatives of every slot's value, flat, in the free numbers."""
+    return [np.asarray(each) for each in _slopes(slots, free)]
+
+
+@in_double
+def values_at(slots: tuple[Slot, ...], free: np.ndarray) -> list[np.ndarray]:
+    """The value of every slot."""
+    return [np.asarray(value) for value in _values(slots, free)]
+
+
+_values = jax.jit(values_of, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _slopes(slots: tuple[Slot, ...], free: Any) -> list[Any]:
+    return jax.jacfwd(lambda f: [jnp.ravel(value) for value in values_of(slots, f)])(free)

@@ -1,0 +1,132 @@
+"""The double loop of power EP: slow, but every step improves a function that has one optimum.
+
+The energy of power EP is a saddle, which is why plain updates may cycle. With the marginals that the cavities are made
+from held at θ, the sites λ maximise
+
+    G(λ) = −log ∫ p ∏ tₙ − (1/α) Σ log ∫ p(yₙ | fₙ)^α exp((θₙ − αλₙ)ᵀ s(fₙ)) dfₙ,    s(f) = (f, −½ ffᵀ),
+
+which is concave: an inner loop climbs it, along the difference of the natural parameters of tilted density and
+marginal, which always points uphill. The outer loop renews θ from the marginals of q (Heskes and Zoeter, 2002; Opper
+and Winther, 2005). Where θ no longer changes is a fixed point of power EP.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ..likelihoods.base import over_rows
+from ..methods.rule import Method, look_around, propose, residual
+from ..numerics.gaussian import Gaussian, Sites, cavity
+from ..numerics.small import small_solve_psd, symmetrise
+from .problem import Problem
+
+_INNER = 0.5
+"""The part of the residual at which an inner loop begins that it leaves: to leave less takes longer in all."""
+_SHORTEST = 1e-9
+
+
+class _Look(eqx.Module):
+    """What one point of the inner loop is."""
+
+    sites: Sites
+    direction: Sites
+    """Where every row's site would go by itself."""
+    marginals: Gaussian
+    value: Float[Array, ""]
+    rounding: Float[Array, ""]
+    largest: Float[Array, ""]
+    sound: Bool[Array, ""]
+
+
+class _State(eqx.Module):
+    look: _Look
+    theta: Gaussian
+    size: Float[Array, ""]
+    goal: Float[Array, ""]
+    renew: Bool[Array, ""]
+    """Whether the next look is one with new θ at the same sites."""
+    done: Bool[Array, ""]
+    trials: Any
+
+
+def _natural(gaussian: Gaussian) -> Sites:
+    identity = jnp.eye(gaussian.mean.shape[0])
+    precision = symmetrise(small_solve_psd(gaussian.covariance, identity))
+    return Sites(precision @ gaussian.mean, precision)
+
+
+def _look(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> _Look:
+    power = method.target.power
+    conditioned = problem.workspace.marginals(sites, False)
+
+    def row(likelihood, y, observed, theta, marginal, site, extra):
+        without = cavity(theta, site, power)
+        view, value = look_around(method, likelihood, y, observed, theta, without.gaussian, extra)
+        proposed, _ = propose(method, view, observed, site, None, jnp.zeros(()))
+        held, now = _natural(theta), _natural(marginal)
+        mean = without.gaussian.mean
+        square = 0.5 * mean @ (held.precision - power * site.precision) @ mean
+        share = value + (square - 0.5 * without.log_det_ratio) / power
+        # The natural parameters of the tilted density are θ + α(λ* − λ).
+        moved = jax.tree.map(lambda h, p, s, n: (h + power * (p - s) - n) / power, held, proposed, site, now)
+        moved = jax.tree.map(lambda leaf: jnp.where(observed, leaf, 0.0), moved)
+        there = Sites(site.linear + moved.linear, site.precision + moved.precision)
+        gap = jnp.max(jnp.abs(residual(marginal, site, there)))
+        return jnp.where(observed, share, 0.0), moved, jnp.where(observed, gap, 0.0), without.proper | ~observed
+
+    rows = (problem.y, problem.observed, theta, conditioned.marginals, sites, conditioned.extra)
+    shares, direction, gaps, proper = over_rows(row, problem.likelihood, rows)
+    mean = conditioned.marginals.mean
+    exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
+    log_integral = exponent - 0.5 * (conditioned.distance + conditioned.log_det)
+    value = -log_integral - jnp.sum(shares)
+    largest = jnp.max(gaps, initial=0.0)
+    rounding = 1e-12 * (jnp.abs(log_integral) + jnp.sum(jnp.abs(shares)) + 1.0)
+    sound = conditioned.proper & jnp.all(proper) & jnp.isfinite(value) & jnp.isfinite(largest)
+    return _Look(sites, direction, conditioned.marginals, value, rounding, largest, sound)
+
+
+def _select(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
+
+
+@jax.jit
+def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any) -> tuple[Sites, Array]:
+    """Sites at which power EP rests, from these on, and the number of trials that it took: at most `most`."""
+
+    def unfinished(state: _State):
+        return ~state.done & (state.trials < most)
+
+    def go_on(state: _State) -> _State:
+        look = state.look
+        theta = _select(state.renew, look.marginals, state.theta)
+        size = jnp.where(state.renew, 0.0, state.size)
+        trial = jax.tree.map(lambda at, way: at + size * way, look.sites, look.direction)
+        tried = _look(problem, method, theta, trial)
+        risen = tried.value >= look.value - look.rounding
+        accept = tried.sound & (state.renew | risen)
+        # An improper cavity at θ = q itself is no place to go on from.
+        lost = state.renew & ~tried.sound
+        shorter = 0.5 * state.size
+        exhausted = ~accept & ~state.renew & (shorter < _SHORTEST)
+        goal = jnp.where(state.renew, _INNER * tried.largest, state.goal)
+        at_rest = accept & (tried.largest <= jnp.maximum(goal, 0.1 * tol))
+        return _State(
+            _select(accept, tried, look),
+            theta,
+            jnp.where(state.renew, 1.0, jnp.where(accept, jnp.minimum(1.0, 2.0 * state.size), shorter)),
+            goal,
+            (~state.renew & at_rest) | exhausted,
+            lost | (state.renew & accept & (tried.largest <= tol)),
+            state.trials + 1,
+        )
+
+    prior = problem.workspace.marginals(sites, False).marginals
+    first = _look(problem, method, prior, sites)
+    one = jnp.ones(())
+    begin = _State(first, prior, one, one, jnp.ones((), dtype=bool), ~first.sound, jnp.zeros((), dtype=int))
+    ended = jax.lax.while_loop(unfinished, go_on, begin)
+    return ended.look.sites, ended.trials

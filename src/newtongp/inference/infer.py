@@ -1,0 +1,437 @@
+"""Inference as users call it: from a model and data to a result, at once or step by step.
+
+The loop itself is in `loop.py`.
+"""
+
+import functools
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._runtime.compilation import compiled
+from .._runtime.double import in_double, to_host
+from ..inputs import data as data_room
+from ..inputs import memory
+from ..methods.presets import FirstOrderVI
+from ..methods.rule import Method
+from ..model import Model
+from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.small import smallest_eigenvalue
+from ..priors.base import Prior, Workspace
+from ..results.result import History, InferenceError, Result
+from ..results.status import ConvergenceWarning, Status
+from ..validation.arguments import as_key, flag, tolerance, whole
+from .compatibility import check_choices, local_rule, starts_from_sweep
+from .double_loop import descend
+from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop
+from .problem import Setup
+from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
+from .steps.base import Step
+from .steps.double_loop import DoubleLoop
+
+
+@in_double
+def posterior_of(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
+    """q(f) with all that prediction needs."""
+    posterior, refined = to_host((_condition(prior, workspace, sites), workspace.refined(sites)))
+    if refined is None:
+        return posterior
+    return eqx.tree_at(lambda found: found.marginals, posterior, workspace.at_rows(refined))
+
+
+@compiled
+def _condition(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
+    return prior.condition(workspace, sites)
+
+
+_SLICE = 1.0
+"""Seconds that a slice of the loop is meant to take: until it is over, nothing can interrupt it."""
+_CAPACITY = 128
+"""Steps of which a slice can keep the history."""
+_CLOSE = 1e-4
+"""The residual at which a double loop hands over to damped steps."""
+_FIRST_TRIALS = 16
+"""Of the first slice, for problems in which a trial takes a few milliseconds at most; 1 for others."""
+_SMALL = 1e7
+"""Bytes that such problems take, and numbers at their nodes."""
+
+
+class _Track:
+    """The history of a loop that is run in slices, and how many trials the next one is to have."""
+
+    def __init__(self, trials: int):
+        self.trials = trials
+        self._parts: list[tuple[np.ndarray, ...]] = []
+
+    def note(self, loop: Loop, before: int, left: int, seconds: float) -> None:
+        """What the last slice has found, and how long it took, which the first time includes the compiler."""
+        each = max(seconds, 1e-6) / (self.trials - left)
+        self.trials = int(np.clip(_SLICE / each, 1, min(8 * self.trials, 2**20)))
+        steps, kept = np.arange(before, int(loop.steps)), loop.history
+        if steps.size:
+            columns = kept.energy, kept.objective, kept.step_size
+            self._parts.append(tuple(np.asarray(column)[steps % len(column)] for column in columns))
+
+    def history(self) -> Trail:
+        """One entry per accepted step."""
+        columns = zip(*self._parts, strict=True) if self._parts else [[np.zeros(0)]] * 3
+        return Trail(*map(np.concatenate, columns))
+
+
+def _wait_for(found: Any) -> Any:
+    """What a slice has found, when it is over; after Ctrl-C too, since a process that ends amid it can crash."""
+    try:
+        return jax.block_until_ready(found)
+    except KeyboardInterrupt:
+        jax.block_until_ready(found)
+        raise
+
+
+def _is_nowhere(loop: Loop) -> bool:
+    """Whether a start has no finite energy, or no step leads on: where the prior is too wide for the likelihood."""
+    nowhere = int(loop.steps) < 0 or (int(loop.steps) == 0 and float(loop.point.largest) > 1e-3)
+    return nowhere and int(loop.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)
+
+
+def _energy(loop: Loop) -> float:
+    return float(loop.point.energy) if int(loop.steps) >= 0 else np.inf
+
+
+class Run:
+    """One call of `infer` or `iterate`: the problem, the method and the step, and from where to start."""
+
+    def __init__(self, setup: Setup, method, step, sites, tol):
+        self.method, self.step = method, step
+        self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
+        self.columns = setup.columns
+        self.tol = tolerance(tol)
+        rows, latents = setup.data.x.shape[0], self.model.prior.num_latents
+        memory.require_nodes(method.cubature, rows, latents)
+        nodes = 1 if method.cubature is None else len(method.cubature.rule(latents)[1])
+        self.takes_long = max(setup.memory, rows * nodes) > _SMALL
+        self.given = None
+        if sites is not None:
+            self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
+            self._check_start(self.given, self.data.observed)
+
+    def _starts(self) -> Iterator[Sites]:
+        """Sites to start from, the next ones for the case that nothing is finite at those before.
+
+        A wide prior can put so much mass where the likelihood overflows that nothing is finite there. Then start from
+        sites that hold f near the prior mean, as loosely as is possible; or, where the density is zero at the prior
+        mean, near a point where it is not.
+        """
+        if self.given is not None:
+            yield self.order.sites(self.given)
+            return
+        rows, latents = self.problem.workspace.mean.shape
+        at_prior = Sites.constant(rows, latents, self._initial_precision)
+        if starts_from_sweep(self.method, self.problem.likelihood):
+            sites = to_host(swept(self.problem, self.data.x))
+            if self._energy_at(sites) < self._energy_at(at_prior):
+                yield sites
+        yield at_prior
+        yield from self._held()
+        yield from inside_support(self.problem)
+
+    @property
+    def _initial_precision(self) -> float:
+        return 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
+
+    def _held(self) -> Iterator[Sites]:
+        """Sites that hold f near the prior mean, ever more firmly."""
+        mean = np.asarray(self.problem.workspace.mean)
+        rows, latents = mean.shape
+        for precision in START_PRECISIONS:
+            if precision > self._initial_precision:
+                yield Sites(precision * mean, Sites.constant(rows, latents, precision).precision)
+
+    def _energy_at(self, sites: Sites) -> float:
+        """The energy of a start, infinite where it cannot be started from."""
+        return _energy(self._follow(sites, 0)[0])
+
+    def _at_first(self, sites: Sites) -> tuple[Loop, "_Track"]:
+        """Before the first step, from these sites or from such as hold f, where their energy is far lower.
+
+        A prior that is far too wide asks for absurdly precise sites, which then hardly move. The sites that hold f are
+        those with the lowest energy.
+        """
+        loop, track = self._follow(sites, 0)
+        if self.given is not None or _energy(loop) <= HOPELESS * np.sum(self.data.observed):
+            return loop, track
+        found = [(self._energy_at(held), held) for held in self._held()]
+        lowest, best = min(found, key=lambda pair: pair[0])
+        return self._follow(best, 0) if lowest < 1e-3 * _energy(loop) else (loop, track)
+
+    def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
+        """Adam's parameters and the Riemannian term both need the inverse of Λ."""
+        inverts = isinstance(self.method, FirstOrderVI) or self.method.initial_precision > 0.0
+        if inverts and np.any(np.asarray(_smallest_eigenvalues(sites.precision))[observed] <= 0.0):
+            raise ValueError(
+                "sites must have positive definite precisions for this method: start from "
+                f"Sites.constant({sites.linear.shape[0]}, {sites.linear.shape[1]}, 0.01)"
+            )
+
+    def advance(self, loop: Loop, until: int, track: "_Track") -> Loop:
+        """Go on until `until` steps have been accepted, or inference has ended."""
+        quickly = not in_blocks(self.problem, local_rule(self.method))
+        while int(loop.status) == Status.RUNNING.value and int(loop.steps) < until:
+            before, started = max(0, int(loop.steps)), time.perf_counter()
+            near = min(until, before + _CAPACITY)
+            arguments = self.problem, self.method, self.step, loop, near, self.tol, track.trials
+            loop, left = _wait_for(run_slice(*arguments, quickly=quickly))
+            track.note(loop, before, int(left), time.perf_counter() - started)
+        return loop
+
+    def finish(self, until: int) -> Report:
+        """From the start to the end."""
+        return self.report(*self.begin(until))
+
+    def report(self, loop: Loop, track: "_Track") -> Report:
+        """What is wanted of a loop that has been followed."""
+        return report_of(self.problem, loop, track.history())
+
+    def _follow(self, sites: Sites, until: int) -> tuple[Loop, "_Track"]:
+        """From these sites, so many steps."""
+        track = _Track(1 if self.takes_long else _FIRST_TRIALS)
+        start = start_loop(self.problem, self.method, self.step, sites, _CAPACITY)
+        return self.advance(start, until, track), track
+
+    def _descended(self, sites: Sites) -> Sites:
+        """Where the double loop leads from these sites, if that is what was asked for."""
+        left = self.step.most if isinstance(self.step, DoubleLoop) else 0
+        while left > 0:
+            some = min(left, _CAPACITY)
+            # Close to the fixed point damped steps are sure, too, and far quicker.
+            sites, trials = descend(self.problem, self.method, sites, max(float(self.tol), _CLOSE), some)
+            left = left - some if int(trials) == some else 0
+        return sites
+
+    def begin(self, until: int) -> tuple[Loop, "_Track"]:
+        """The loop after so many steps, from the first start that makes progress, which takes one step to see."""
+        starts = (self._descended(sites) for sites in self._starts())
+        first, track = self._at_first(next(starts))
+        reached = self.advance(first, until, track)
+        while _is_nowhere(reached):
+            sites = next(starts, None)
+            if sites is None:
+                break
+            reached, track = self._follow(sites, until)
+        if int(reached.steps) <= 0 and Status(int(reached.status)).failed:
+            from .prior_check import check_prior
+
+            check_prior(self.model.prior, self.data.x, self.problem.workspace)
+        if self.given is not None and int(reached.steps) < 0:
+            rows, latents = self.given.linear.shape
+            raise ValueError(
+                f"sites cannot be started from ({Status(int(reached.status)).name.lower()}): start from "
+                f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
+            )
+        return reached, track
+
+    def bound(self, result: Result) -> str | None:
+        """Which row's density is zero for some f that the posterior reaches, where that has stopped the method."""
+        stuck = result.status is Status.STEP_TOO_SMALL and result.residual > 1e-3
+        # Power EP integrates the density itself, and zeros are no matter.
+        if not (stuck or result.status is Status.NON_FINITE) or local_rule(self.method).target.power > 0.0:
+            return None
+        marginals = result.marginals
+        found = bound_nearby(
+            self.problem, Gaussian(self.order.positions(marginals.mean), self.order.positions(marginals.covariance))
+        )
+        if found is None:
+            return None
+        if found.edge.size == 1:
+            where = f"{'below' if found.below else 'above'} f = {found.edge[0]:.4g}"
+        else:
+            where = f"from about f = {np.array2string(found.edge, precision=4)} on"
+        return f"In row {self.order.row_at(found.row)} the density is zero {where}."
+
+    def result(self, report: Report) -> Result:
+        """What a user gets."""
+        status, steps = Status(int(report.status)), max(0, int(report.steps))
+        kept = report.history
+        refined = self.problem.workspace.refined(report.sites)
+        return Result(
+            model=self.model,
+            method=self.method,
+            data=self.data,
+            status=Status.MAX_STEPS if status is Status.RUNNING else status,
+            energy=float(report.energy),
+            residual=float(report.residual),
+            steps=steps,
+            history=History(*(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))),
+            sites=self.order.rows(to_host(report.sites)),
+            marginals=self.order.rows(to_host(report.marginals if refined is None else refined)),
+            site_marginals=self.order.rows(to_host(report.site_marginals)),
+            condition=functools.partial(posterior_of, self.model.prior, self.problem.workspace, report.sites),
+            columns=self.columns,
+        )
+
+
+@jax.jit
+def _smallest_eigenvalues(precisions: Float[Array, "N D D"]) -> Float[Array, " N"]:
+    return jax.vmap(smallest_eigenvalue)(precisions)
+
+
+@in_double
+def infer(
+    model: Model,
+    x: Any,
+    y: Any = None,
+    method: Method | FirstOrderVI | None = None,
+    step: Step | None = None,
+    max_steps: int = 100,
+    tol: float = 1e-6,
+    sites: Sites | None = None,
+    throw: bool = True,
+    progress: bool = False,
+    batch_size: int | None = None,
+    key: Any = None,
+    check_memory: bool = True,
+) -> Result:
+    """The Gaussian posterior of the model given data, for fixed hyperparameters.
+
+    `method` is VI by default, and `step` whatever is safe for the method. It ends when no row's own update would
+    still move its marginal by more than `tol` posterior standard deviations. NaN in `y` is a missing row. `sites` are
+    where to start. A run that breaks down raises `InferenceError` unless `throw=False`; one that only ran
+    out of steps warns.
+
+    What would not fit in memory raises MemoryError before it starts, unless `check_memory=False`. Ctrl-C ends it within
+    about a second, or when a single step that takes longer is over.
+
+    With `batch_size`, a `SparseGP` is updated by so many rows at a time, in a random order that `key` decides, and
+    `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps, or
+    x chunks `(x, y)` of the data, with no y.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Bernoulli())
+    >>> result = ng.infer(model, [0.0, 1.0, 2.0, 3.0], [0, 0, 1, 1], method=ng.PowerEP(0.5))
+    >>> result.status.name, result.posterior.marginals.mean.shape
+    ('CONVERGED', (4, 1))
+    """
+    whole(max_steps, "max_steps", 0, such_as=100)
+    throw, progress = flag(throw, "throw"), flag(progress, "progress")
+    key = None if key is None else as_key(key)
+    detail = None
+    if batch_size is not None or getattr(getattr(model, "prior", None), "storage", "full") == "tied":
+        result = _in_batches(model, x, y, method, step, int(max_steps), tol, sites, progress, batch_size, key)
+    else:
+        method, step = check_choices(model, method, step)
+        with memory.checked(check_memory):
+            run = Run(Setup(model, x, y), method, step, sites, tol)
+        result = run.result(_with_progress(run, int(max_steps)) if progress else run.finish(int(max_steps)))
+        detail = run.bound(result)
+        if detail is not None:
+            result.status = Status.BOUNDED_SUPPORT
+    if result.status.failed and throw:
+        raise InferenceError(result, detail)
+    if not result.status.ok and throw:
+        _warn(result.status, result.residual, stacklevel=4)
+    return result
+
+
+def _in_batches(model, x, y, method, step, max_steps, tol, sites, progress, batch_size, key) -> Result:
+    if sites is not None:
+        raise ValueError("inference in batches starts without sites: leave sites out")
+    from .minibatch import BatchRun
+
+    result = BatchRun(model, x, y, method, step, batch_size, key, tol).run(max_steps, progress)
+    if result.status.failed and result.data is not None:
+        from .prior_check import check_prior
+
+        check_prior(model.prior, result.data.x)
+    return result
+
+
+def _warn(status: Status, residual: float, stacklevel: int) -> None:
+    message = f"{status.name.lower()} (residual {residual:.1e}): {status.sentence}"
+    warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel)
+
+
+def _with_progress(run: Run, max_steps: int) -> Report:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns) as bar:
+        task = bar.add_task("inference", total=max_steps)
+        loop, track = run.begin(min(1, max_steps))
+        while int(loop.status) == Status.RUNNING.value and int(loop.steps) < max_steps:
+            loop = run.advance(loop, min(int(loop.steps) + max(1, max_steps // 50), max_steps), track)
+            energy = float(loop.point.energy)
+            bar.update(task, completed=int(loop.steps), description=f"inference, energy {energy:.4g}")
+    return run.report(loop, track)
+
+
+class State:
+    """One step of `iterate`: `.energy`, `.objective`, `.step_size`, `.residual`, `.steps`, `.sites`, `.posterior`."""
+
+    def __init__(self, run: Run, loop: Loop):
+        point, last = loop.point, (int(loop.steps) - 1) % _CAPACITY
+        self.energy = float(point.energy)
+        self.objective = float(loop.history.objective[last])
+        self.residual = float(point.largest)
+        self.step_size = float(loop.history.step_size[last])
+        self.steps = int(loop.steps)
+        self.status = Status(int(loop.status))
+        sites = to_host(point.sites)
+        self.sites = run.order.rows(sites)
+        self._condition = functools.partial(posterior_of, run.model.prior, run.problem.workspace, sites)
+
+    @functools.cached_property
+    def posterior(self) -> Any:
+        """q(f) after this step."""
+        return self._condition()
+
+
+def iterate(
+    model: Model,
+    x: Any,
+    y: Any,
+    method: Method | FirstOrderVI | None = None,
+    step: Step | None = None,
+    sites: Sites | None = None,
+    tol: float = 0.0,
+    check_memory: bool = True,
+) -> Iterator[State]:
+    """The loop of `infer`, one state a step, for as long as it is asked.
+
+    It ends by itself only when inference has: at `tol` (never, for the default 0), or with a warning when a
+    step fails.
+
+    >>> import itertools
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
+    >>> states = ng.iterate(model, [0.0, 1.0], [2, 3], ng.VI(), ng.Constant(0.5))
+    >>> energies = [state.energy for state in itertools.islice(states, 3)]
+    >>> energies[2] < energies[0]
+    True
+    """
+    method, step = check_choices(model, method, step)
+    with memory.checked(check_memory):
+        return _states(*in_double(_start)(model, x, y, method, step, sites, tol))
+
+
+def _start(model, x, y, method, step, sites, tol) -> tuple[Run, Loop, _Track]:
+    run = Run(Setup(model, x, y), method, step, sites, tol)
+    return run, *run.begin(1)
+
+
+def _states(run: Run, loop: Loop, track: _Track) -> Iterator[State]:
+    advance = in_double(run.advance)
+    if int(loop.steps) > 0:
+        yield in_double(State)(run, loop)
+    while int(loop.status) == Status.RUNNING.value:
+        before = int(loop.steps)
+        loop = advance(loop, before + 1, track)
+        if int(loop.steps) > before:
+            yield in_double(State)(run, loop)
+    status = Status(int(loop.status))
+    if status is not Status.CONVERGED:
+        _warn(status, float(loop.point.largest), stacklevel=3)

@@ -1,0 +1,354 @@
+"""The loop: the one place where priors and methods meet.
+
+One pass of the loop is one trial: propose sites, condition the prior on them, look at every row's likelihood
+around its new marginal, and let the step judge. A trial that is accepted at once costs one conditioning,
+because its posterior and its view of the likelihood are the next step's. All of this is traced: `infer.py` runs it.
+"""
+
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from .._runtime.compilation import compiled
+from ..likelihoods.base import over_rows
+from ..methods import first_order
+from ..methods.curvature import guarded_hessian, rows_of
+from ..methods.presets import FirstOrderVI
+from ..methods.rule import Method, RowNumbers, evaluate, propose, residual
+from ..methods.view import RowView
+from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.small import smallest_eigenvalue
+from ..priors.base import Conditioned
+from ..results.status import Status
+from .compatibility import local_rule
+from .problem import Problem
+from .steps.base import Move, Outcome, Step
+from .steps.constant import Constant
+
+_MANY_NODES = 2**14
+"""Rows from which on nodes for all of them at once do not fit in any cache."""
+
+_LARGEST_SHARE = 1e6
+
+
+class Trail(eqx.Module):
+    """What is noted down of every accepted step."""
+
+    energy: Float[Array, " T"] | Float[np.ndarray, " T"]
+    objective: Float[Array, " T"] | Float[np.ndarray, " T"]
+    step_size: Float[Array, " T"] | Float[np.ndarray, " T"]
+
+
+class Point(eqx.Module):
+    """One accepted point: sites, posterior marginals, the view of every row's likelihood, and the numbers."""
+
+    sites: Sites
+    memory: Any
+    """What the method carries: quasi-Newton's matrices, Adam's moments, or nothing."""
+    marginals: Gaussian
+    views: RowView
+    """Without the points that they were expanded at, where those are the marginals."""
+    largest: Float[Array, ""]
+    """The largest entry of any row's fixed-point residual."""
+    energy: Float[Array, ""]
+    outcome: Outcome
+    failure: Any
+    """Which status to end with if this point is not sound."""
+
+
+class Loop(eqx.Module):
+    """The point, the step's state, and the bookkeeping."""
+
+    point: Point
+    step_state: Any
+    steps: Any
+    """Accepted steps; −1 until the starting point itself has been looked at."""
+    status: Any
+    history: Trail
+
+
+def look(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
+    """Condition on the sites and look at every row's likelihood around its marginal."""
+    conditioned = problem.workspace.marginals(sites, method.expects_psd(problem.likelihood))
+    views, numbers = over_rows(
+        lambda likelihood, *row: evaluate(method, likelihood, *row),
+        problem.likelihood,
+        (problem.y, problem.observed, conditioned.marginals, sites, conditioned.extra),
+        in_blocks(problem, method),
+    )
+    return conditioned, views, numbers
+
+
+def in_blocks(problem: Problem, method: Method) -> bool:
+    """Whether rows are worth looking at in blocks: where there are many, and each is looked at from many nodes."""
+    return problem.y.shape[0] >= _MANY_NODES and method.target.integrates(problem.likelihood, method.cubature)
+
+
+def total_energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
+    """The energy, from the prior's share of it and the rows'."""
+    return jnp.sum(numbers.energy) + 0.5 * (conditioned.distance + conditioned.log_det)
+
+
+def _propose(
+    problem: Problem,
+    method: Method | FirstOrderVI,
+    point: Point,
+    step_size: Float[Array, ""],
+    guarded: Bool[Array, ""] | None = None,
+) -> tuple[Sites, Any]:
+    """Every row's proposal, and the memory to carry if it is accepted; `guarded`, without negative curvature."""
+    if isinstance(method, FirstOrderVI):
+        local = local_rule(method)
+
+        def free_energy(sites: Sites) -> Float[Array, ""]:
+            conditioned, _, numbers = look(problem, local, _mask(problem, sites))
+            return total_energy(conditioned, numbers)
+
+        proposal, memory = first_order.advance(free_energy, point.memory, method.learning_rate)
+        return _mask(problem, proposal), memory
+    views = point.views
+    if views.point is None:
+        views = eqx.tree_at(lambda view: view.point, views, point.marginals, is_leaf=lambda leaf: leaf is None)
+    if guarded is not None:
+        hessian = jax.lax.cond(guarded, lambda: _guarded_hessians(problem, method, point), lambda: views.hessian)
+        views = eqx.tree_at(lambda view: view.hessian, views, hessian)
+    return propose_rows(problem, method, views, point.sites, point.memory, step_size)
+
+
+@jax.jit
+def propose_rows(problem, method: Method, views, sites, memory, step_size) -> tuple[Sites, Any]:
+    """Every row's proposal from its view, and the memory to carry."""
+    return jax.vmap(lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size))(
+        views, problem.observed, sites, memory
+    )
+
+
+def _guarded_hessians(problem: Problem, method: Method, point: Point) -> Float[Array, "N D D"]:
+    """Every row's Hessian without negative curvature."""
+    target, cubature = method.target, method.cubature
+    return over_rows(
+        lambda likelihood, y, marginal, hessian: guarded_hessian(target, likelihood, y, marginal, cubature, hessian),
+        problem.likelihood,
+        (problem.y, problem.workspace.whole(point.marginals), point.views.hessian),
+        in_blocks(problem, method),
+    )
+
+
+def _guardable(problem: Problem, method: Method | FirstOrderVI) -> bool:
+    """Whether the method's own precisions may be negative, so that proposals without are something else."""
+    return isinstance(method, Method) and method.objective is not None and not method.expects_psd(problem.likelihood)
+
+
+def _mask(problem: Problem, sites: Sites) -> Sites:
+    """Missing rows have no influence: their sites are zero."""
+    observed = problem.observed
+    return Sites(
+        jnp.where(observed[:, None], sites.linear, 0.0),
+        jnp.where(observed[:, None, None], sites.precision, 0.0),
+    )
+
+
+@jax.jit
+def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
+    """Everything about one point. (Compiled by itself only in name: that way it is traced once.)"""
+    local = local_rule(method)
+    conditioned, views, numbers = look(problem, local, sites)
+    energy = total_energy(conditioned, numbers)
+    objective = energy
+    if local.objective == "log_joint":
+        # The rows' share of the Laplace energy is −log p(y | m): without the log determinant, the log joint.
+        objective = energy - 0.5 * conditioned.log_det
+    # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
+    row_memory = None if isinstance(method, FirstOrderVI) else memory
+    proposal, _ = propose_rows(problem, local, views, sites, row_memory, jnp.zeros(()))
+    residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
+    size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals), initial=0.0)
+    finite = jnp.isfinite(energy) & jnp.isfinite(objective) & jnp.isfinite(size)
+    # Λₙ Cₙ is of the size of 1, unless a site is so precise that its marginal is rounding error.
+    shares = jnp.sum(sites.precision * conditioned.marginals.covariance, axis=(1, 2))
+    finite = finite & jnp.all(jnp.abs(shares) < _LARGEST_SHARE)
+    cavities = jnp.all(numbers.proper)
+    failure = jnp.where(cavities, Status.NON_FINITE.value, Status.IMPROPER_CAVITY.value)
+    failure = jnp.where(conditioned.proper, failure, Status.IMPROPER_POSTERIOR.value)
+    rounding = 1e-13 * (jnp.abs(objective) + jnp.sum(jnp.abs(numbers.energy)) + 1.0)
+    outcome = Outcome(conditioned.proper & cavities & finite, objective, rounding, size)
+    if local.target.power == 0.0:
+        views = eqx.tree_at(lambda view: view.point, views, None)
+    return Point(sites, memory, conditioned.marginals, views, largest, energy, outcome, failure)
+
+
+def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
+    """Whether a trial's precisions are PSD, where the method promises that they are."""
+    if not local_rule(method).keeps_psd:
+        return jnp.ones((), dtype=bool)
+    rounding = 1e-12 * jnp.max(jnp.abs(sites.precision), initial=1.0)
+    return jnp.all(jax.vmap(smallest_eigenvalue)(sites.precision) >= -rounding)
+
+
+def _select(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
+    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
+
+
+def _keep_if_initial(first: Bool[Array, ""], before: Any, after: Any) -> Any:
+    """The step's state after a trial, or as it was where the trial was only a look at the starting point.
+
+    What the acceleration remembers is not copied for that: it counts the entries that can be used.
+    """
+    return jax.tree.map(lambda old, new: new if new.ndim == 2 else jnp.where(first, old, new), before, after)
+
+
+def _try(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop:
+    """One trial: accepted, refused, or the last."""
+    first = loop.steps < 0
+    point = loop.point
+    size = step.size(loop.step_state)
+    proposal, memory = _propose(problem, method, point, size, step.guards(loop.step_state))
+    move = Move(point.sites, proposal, jax.vmap(residual)(point.marginals, point.sites, proposal))
+    trial, state = step.trial(loop.step_state, move)
+    trial = _select(first, point.sites, trial)
+    if isinstance(method, Method):
+        memory = method.curvature.carry(point.memory, memory, size)
+    memory = _select(first, point.memory, memory)
+    tried = _measure(problem, method, trial, memory)
+
+    verdict = step.judge(state, move, point.outcome, tried.outcome, _is_psd(method, trial))
+    accept = jnp.where(first, True, verdict.accept)
+    converged = accept & (tol > 0.0) & (tried.largest <= tol)
+    status = jnp.where(converged, Status.CONVERGED.value, Status.RUNNING.value)
+    broken = isinstance(step, Constant)
+    ending = tried.failure if broken else Status.STEP_TOO_SMALL.value
+    status = jnp.where(~accept & verdict.give_up, ending, status)
+    # Other methods have an objective that falls, however slowly the residual does.
+    if verdict.stalled is not None and local_rule(method).target.power > 0.0:
+        stalled = accept & ~first & ~converged & verdict.stalled
+        status = jnp.where(stalled, Status.STALLED.value, status)
+    no_start = first & ~tried.outcome.sound
+    status = jnp.where(no_start, tried.failure, status)
+
+    monitored = tried.outcome.objective if step.monitors == "objective" else tried.outcome.residual
+    slot = jnp.where(accept & ~first, loop.steps % loop.history.energy.shape[0], -1)
+    written = [
+        jnp.where(jnp.arange(old.shape[0]) == slot, new, old)
+        for old, new in zip(
+            (loop.history.energy, loop.history.objective, loop.history.step_size),
+            (tried.energy, monitored, size),
+            strict=True,
+        )
+    ]
+    return Loop(
+        _select(accept, tried, point),
+        _keep_if_initial(first, loop.step_state, verdict.state),
+        jnp.where(accept & ~no_start, loop.steps + 1, loop.steps),
+        jnp.asarray(status, dtype=loop.status.dtype),
+        Trail(*written),
+    )
+
+
+def run_loop(
+    problem: Problem, method, step: Step, loop: Loop, until: Any, tol: Any, trials: Any = None
+) -> tuple[Loop, Any]:
+    """Trials until `until` steps have been accepted, or inference has ended; with `trials`, no more than so many.
+
+    Returns how many of those are left, too.
+    """
+
+    def goes_on(state: tuple[Loop, Any]):
+        loop, left = state
+        runs = (loop.status == Status.RUNNING.value) & (loop.steps < until)
+        return runs if left is None else runs & (left > 0)
+
+    def body(state: tuple[Loop, Any]):
+        loop, left = state
+        return _try(problem, method, step, tol, loop), None if left is None else left - 1
+
+    return jax.lax.while_loop(goes_on, body, (loop, trials))
+
+
+MOST_STEPS = 1024
+"""Of `converge`: it keeps no longer history."""
+
+
+def converge(problem: Problem, method, step: Step, sites: Sites, until: Any, tol: Any) -> tuple[Point, "Report"]:
+    """The last accepted point from these sites, and the report on the way there."""
+    loop, _ = run_loop(problem, method, step, begin_loop(problem, method, step, sites, MOST_STEPS), until, tol)
+    return loop.point, report_of(problem, loop)
+
+
+class Report(eqx.Module):
+    """What is wanted of a loop in the end."""
+
+    sites: Sites
+    marginals: Gaussian
+    site_marginals: Gaussian | None
+    """Only where sites act on something else than f."""
+    energy: Float[Array, ""]
+    residual: Float[Array, ""]
+    steps: Any
+    status: Any
+    history: Trail
+
+
+def report_of(problem: Problem, loop: Loop, history: Trail | None = None) -> Report:
+    """What is wanted of this loop, with its own history or another one."""
+    point = loop.point
+    whole = problem.workspace.whole(point.marginals)
+    seen = None if whole is point.marginals else point.marginals
+    return Report(
+        point.sites,
+        whole,
+        seen,
+        point.energy,
+        point.largest,
+        loop.steps,
+        loop.status,
+        loop.history if history is None else history,
+    )
+
+
+@functools.partial(compiled, donate_argnums=3)
+def run_slice(problem: Problem, method, step: Step, loop: Loop, until: Any, tol: Any, trials: Any) -> Any:
+    """So many trials at most, in one program that takes up where it left off: the bits are those of a single run.
+
+    Returns the loop, and how many trials are left.
+    """
+    loop, left = run_loop(problem, method, step, loop, until, tol, trials)
+    return loop, jnp.asarray(left, dtype=left.dtype)
+
+
+@functools.partial(compiled, static_argnums=4)
+def start_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int) -> Loop:
+    """`begin_loop` as a program. It is small, but to know the shapes of its result a whole step has to be traced."""
+    return begin_loop(problem, method, step, sites, capacity)
+
+
+def begin_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int) -> Loop:
+    """The loop before anything has been looked at."""
+    rows, latents = sites.linear.shape
+    sites = _mask(problem, Sites(jnp.asarray(sites.linear), jnp.asarray(sites.precision)))
+    if isinstance(method, FirstOrderVI):
+        safe = Sites(
+            sites.linear,
+            jnp.where(problem.observed[:, None, None], sites.precision, jnp.eye(latents)[None]),
+        )
+        memory, stationary = first_order.start(safe, method.learning_rate), False
+    else:
+        memory = rows_of(method.curvature.initial_state(method.target, latents), rows)
+        stationary = method.is_stationary
+    shapes = jax.eval_shape(_measure, problem, method, sites, memory)
+    blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    point = eqx.tree_at(lambda p: (p.sites, p.memory), blank, (sites, memory), is_leaf=lambda leaf: leaf is None)
+    empty = jnp.zeros(capacity)
+    loop = Loop(
+        point,
+        step.start(sites, stationary, _guardable(problem, method)),
+        jnp.asarray(-1),
+        jnp.asarray(Status.RUNNING.value),
+        Trail(empty, empty, empty),
+    )
+    # A weakly typed leaf would come back strongly typed, and the loop be compiled a second time for that.
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=leaf.dtype), loop)

@@ -1,0 +1,103 @@
+"""One batch where only the product of all sites is kept, and every row has an equal share of it."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..._runtime.devices import kept_everywhere
+from ...likelihoods.base import over_rows
+from ...methods.energy import tied_row_energy
+from ...methods.rule import Method, propose, view_around
+from ...numerics.gaussian import Sites
+from .product import Belief, DeviceRows, Product, Shared, look_up, product_of
+
+
+class Tied(eqx.Module):
+    """t(v), q(v), and q without a row's share of t, where a row is looked at or judged from there."""
+
+    product: Product
+    belief: Belief
+    cavity: Belief
+
+    @classmethod
+    def given(cls, method: Method, product: Product, rows: Any) -> "Tied":
+        belief = Belief.given(product)
+        if method.target.energy != "pep":
+            return cls(product, belief, belief)
+        # tₙ = t^{1/N}: the cavity of every row is q / t^{α/N}.
+        return cls(product, belief, Belief.given(product.times(1.0 - method.energy_power / rows)))
+
+
+tied_given = jax.jit(Tied.given)
+
+
+@jax.jit
+def proposals(shared: Shared, rows: DeviceRows, tied: Tied) -> tuple[Product, Float[Array, ""]]:
+    """The product of a batch's proposed sites, and its share of the energy."""
+    method = shared.method
+    features, extra, prior_mean = look_up(shared, rows)
+    marginals = tied.belief.marginals(prior_mean, features)
+    without = tied.cavity.marginals(prior_mean, features) if method.target.energy == "pep" else marginals
+    points = without if method.target.power > 0.0 else marginals
+    no_sites = Sites(jnp.zeros_like(marginals.mean), jnp.zeros_like(marginals.covariance))
+
+    def row(likelihood, y, observed, marginal, cavity, point, extra, site):
+        view = view_around(method, likelihood, y, observed, marginal, point, extra)
+        proposal, _ = propose(method, view, observed, site, None, jnp.ones(()))
+        energy = tied_row_energy(
+            method.target.energy, method.energy_power, likelihood, y, marginal, cavity, method.cubature, extra
+        )
+        return proposal, jnp.where(observed, energy, 0.0)
+
+    proposed, energies = over_rows(
+        row, rows.likelihood, (rows.y, rows.observed, marginals, without, points, extra, no_sites)
+    )
+    return kept_everywhere((product_of(features, prior_mean, proposed), jnp.sum(energies)), rows.mesh)
+
+
+@jax.jit
+def holding(shared: Shared, rows: DeviceRows) -> tuple[Product, Sites]:
+    """Sites of precision 1 at the prior mean of a batch, and their product."""
+    features, _, prior_mean = look_up(shared, rows)
+    seen = jnp.asarray(rows.observed, dtype=prior_mean.dtype)
+    sites = Sites(seen[:, None] * prior_mean, seen[:, None, None] * jnp.eye(prior_mean.shape[1])[None])
+    return kept_everywhere((product_of(features, prior_mean, sites), sites), rows.mesh)
+
+
+@jax.jit
+def global_energy(method: Method, tied: Tied) -> Float[Array, ""]:
+    """What t(v) adds to the rows' energies."""
+    belief = tied.belief
+    if method.target.energy == "vfe":
+        size = belief.mean.size
+        return 0.5 * (jnp.sum(belief.half**2) - size + belief.distance + belief.log_det)
+    if method.target.energy == "laplace":
+        return 0.5 * (belief.distance + belief.log_det)
+    power = method.energy_power
+    whole, left = log_integral(tied.product, 1.0), log_integral(tied.product, 1.0 - power)
+    return (whole - left) / power - whole
+
+
+def log_integral(product: Product, share: Any) -> Float[Array, ""]:
+    """log ∫ N(v | 0, I) t(v)^share."""
+    part = product.times(share)
+    belief = Belief.given(part)
+    return 0.5 * (jnp.sum(part.linear * belief.mean) - belief.log_det)
+
+
+@jax.jit
+def distance_to(tied: Tied, proposal: Product) -> Float[Array, ""]:
+    """How far t is from the proposal, in posterior standard deviations of v and relative changes of its precision."""
+    half = tied.belief.half.reshape(tied.belief.half.shape[0], -1)
+    gap = proposal.precision - tied.product.precision
+    move = (proposal.linear - tied.product.linear).reshape(-1) - gap @ tied.belief.mean.reshape(-1)
+    return jnp.maximum(jnp.max(jnp.abs(half @ move)), jnp.max(jnp.abs(half @ gap @ half.T)))
+
+
+@jax.jit
+def towards(product: Product, proposal: Product, step_size: Any) -> Product:
+    """A part of the way from one product to another."""
+    return product.times(1.0 - step_size) + proposal.times(step_size)

@@ -1,0 +1,241 @@
+"""Where inference starts from: sites that a sweep over the rows leaves, and sites that hold f where it is to begin.
+
+By default inference starts at the prior. Where y is a non-linear function of f plus noise, the prior can be so wide
+that no linear function describes the likelihood under it, and what is proposed there leads astray. A sweep linearises
+each row under what the rows before it predict, which soon is narrow.
+
+A likelihood may be zero for some f, and more so for some rows than for others: the support of f is bounded. Then the
+prior mean may be no point to start from, and f is first held at a point where the density is not zero.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._runtime.compilation import compiled
+from ..likelihoods.base import Likelihood, over_rows, row_axes, row_log_prob
+from ..methods.presets import PosteriorLinearisation
+from ..methods.rule import Method, propose, view_around
+from ..numerics import kalman
+from ..numerics.cubature import Unscented
+from ..numerics.gaussian import Gaussian, Sites
+from ..priors.temporal import ChainWorkspace
+from .loop import propose_rows
+from .problem import Problem
+
+START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
+"""Of sites at the prior mean: if inference fails from one, the next holds f more firmly there."""
+
+HOPELESS = 1e6
+"""An energy per row above this, or an infinite one, is a sign that the prior is far too wide for the likelihood."""
+
+_ROW_BY_ROW, _BLOCKS = 64, 16
+"""Where a prior has no order of time, up to so many rows are swept one by one and more in so many blocks, each of which
+costs as much as a step."""
+
+
+def swept(problem: Problem, x: np.ndarray) -> Sites:
+    """Sites from one sweep over the rows, by statistical linearisation at a few sigma points.
+
+    Derivatives at the sigma points need no inverse of a covariance, which may be singular.
+    """
+    method = PosteriorLinearisation(cubature=Unscented(3))
+    if isinstance(problem.workspace, ChainWorkspace):
+        return sweep_in_time(problem, method)
+    rows = problem.observed.shape[0]
+    count = rows if rows <= _ROW_BY_ROW else _BLOCKS
+    # In order of x if that is one number, as they come if not.
+    order = np.argsort(x[:, 0], kind="stable") if x.shape[1] == 1 else np.arange(rows)
+    blocks = np.empty(rows, dtype=int)
+    blocks[order] = np.arange(rows) * count // rows
+    return _sweep_in_blocks(problem, method, blocks, count)
+
+
+@compiled
+def _sweep_in_blocks(problem: Problem, method: Method, blocks: Any, count: Any) -> Sites:
+    """Every row's site, from what the rows in earlier blocks predict."""
+    rows, latents = problem.workspace.mean.shape
+
+    def add(block, sites):
+        conditioned = problem.workspace.marginals(sites, method.expects_psd(problem.likelihood))
+        views = over_rows(
+            lambda likelihood, y, observed, marginal, extra: view_around(
+                method, likelihood, y, observed, marginal, marginal, extra
+            ),
+            problem.likelihood,
+            (problem.y, problem.observed, conditioned.marginals, conditioned.extra),
+        )
+        proposal, _ = propose_rows(problem, method, views, sites, None, jnp.ones(()))
+        return jax.tree.map(
+            lambda new, old: jnp.where((blocks == block).reshape((rows,) + (1,) * (old.ndim - 1)), new, old),
+            proposal,
+            sites,
+        )
+
+    nothing = Sites(jnp.zeros((rows, latents)), jnp.zeros((rows, latents, latents)))
+    return jax.lax.fori_loop(0, count, add, nothing)
+
+
+@compiled
+def sweep_in_time(problem: Problem, method: Method) -> Sites:
+    """Every row's site, from what the rows before it predict, for a prior in time.
+
+    Whatever the pieces in which the chain is run, this goes through it in plain order of time.
+    """
+    workspace: Any = problem.workspace
+    pieces, chain = workspace.chain.pieces, kalman.in_time(workspace.chain)
+    form, latents = chain.form, workspace.mean.shape[1]
+    own, shared = _split(problem.likelihood)
+
+    def body(state, step):
+        step, own, y, observed, prior_mean = step
+        likelihood = jax.tree.map(lambda a, b: b if a is None else a, own, shared, is_leaf=_is_none)
+        state, rows = kalman.predict_step(form, state, step)
+        columns = [form.times(state[1], each) for each in rows]
+        covariance = jnp.stack([jnp.stack([form.dot(each, column) for column in columns]) for each in rows])
+        mean = prior_mean + jnp.stack([form.dot(each, state[0]) for each in rows])
+        nothing = Sites(jnp.zeros(latents), jnp.zeros((latents, latents)))
+        predicted = Gaussian(mean, covariance)
+        view = view_around(method, likelihood, y, observed, predicted, predicted)
+        site, _ = propose(method, view, observed, nothing, None, jnp.ones(()))
+        tilt = site.linear - site.precision @ prior_mean
+        rotation, precision, linear = kalman.scalar_sites(site.precision[None], tilt[None])
+        turned = None if rotation is None else tuple(tuple(rotation[0, :, k]) for k in range(latents))
+        seen = step._replace(rotation=turned, precision=tuple(precision[0]), linear=tuple(linear[0]))
+        state, _ = kalman.update_step(form, state, seen)
+        return state, site
+
+    steps = kalman.Step(chain.transition, chain.noise, chain.weights, None, None, None)
+    start = form.split_vector(jnp.zeros(form.dimension)), form.split(chain.initial)
+    rows = jax.tree.map(lambda leaf: kalman.to_time(leaf, pieces), (own, problem.y, problem.observed, workspace.mean))
+    _, sites = jax.lax.scan(body, start, (steps, *rows))
+    return jax.tree.map(lambda leaf: kalman.from_time(leaf, pieces), sites)
+
+
+_SHIFTS = 0.25 * 2.0 ** np.arange(24)
+"""How far from the prior mean a point inside the support is looked for, in prior standard deviations."""
+_HOLDS = (1.0, 1e2, 1e4, 1e6, 1e8)
+"""Precisions of sites that hold f at such a point, in units of the prior's."""
+
+
+def inside_support(problem: Problem) -> Iterator[Sites]:
+    """Sites that hold f where log p(y | f) and its gradient are finite in every row, ever more firmly.
+
+    One shift from the prior mean for all rows is preferred, since smooth functions can follow it; where there is none,
+    every row has its own. Nothing, if some row has none either.
+    """
+    mean, scale, _ = _spread(_prior_marginals(problem))
+    typical = np.broadcast_to(np.median(scale, axis=0), scale.shape)
+    directions = _directions(mean.shape[1])
+    shifts = _SHIFTS[:, None, None] * directions[None]
+    fine = np.asarray(_finite(problem, mean, typical, shifts.reshape(-1, mean.shape[1])))
+    fine = fine.reshape(*shifts.shape[:2], -1)
+    shared = _first_inside(np.all(fine, axis=2, keepdims=True))
+    chosen = _first_inside(fine) if shared is None else np.broadcast_to(shared, (2, mean.shape[0]))
+    if chosen is None:
+        return
+    centre = mean + shifts[chosen[0], chosen[1]] * typical
+    for hold in _HOLDS:
+        precision = hold / typical**2
+        yield Sites(precision * centre, precision[:, :, None] * np.eye(mean.shape[1])[None])
+
+
+@compiled
+def _prior_marginals(problem: Problem) -> Gaussian:
+    workspace = problem.workspace
+    rows, latents = workspace.mean.shape
+    nothing = Sites(jnp.zeros((rows, latents)), jnp.zeros((rows, latents, latents)))
+    return workspace.whole(workspace.marginals(nothing, True).marginals)
+
+
+def _first_inside(fine: np.ndarray) -> np.ndarray | None:
+    """The size and the direction of every row's smallest shift inside, or of the next one, further from the bound."""
+    size = np.argmax(np.any(fine, axis=1), axis=0)
+    rows = np.arange(fine.shape[2])
+    direction = np.argmax(fine[size, :, rows], axis=1)
+    if not np.all(fine[size, direction, rows]):
+        return None
+    further = np.minimum(size + 1, fine.shape[0] - 1)
+    return np.stack([np.where(fine[further, direction, rows], further, size), direction])
+
+
+class Bound(NamedTuple):
+    """Where the density of a row becomes zero, and whether that is below or above it (for one latent)."""
+
+    row: int
+    edge: np.ndarray
+    below: bool
+
+
+_REACH = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
+"""How far from a marginal's mean a bound counts, in its standard deviations."""
+_LARGEST_LOG_DENSITY = 1e100
+"""What is larger next to where it becomes infinite has overflowed, and is not a bound of the support."""
+
+
+def bound_nearby(problem: Problem, marginals: Gaussian) -> Bound | None:
+    """The first row found in which log p(y | f) is finite at one f and −∞ at another, both near the row's marginal."""
+    mean, _, scale = _spread(marginals)
+    size = mean.shape[1]
+    shifts = (np.asarray(_REACH)[:, None, None] * _directions(size)[None]).reshape(-1, size)
+    shifts = np.concatenate([np.zeros((1, size)), shifts])
+    finite = np.asarray(_finite(problem, mean, scale, shifts))
+    for row in np.flatnonzero(np.any(finite, axis=0) & ~np.all(finite, axis=0))[:5]:
+        ends = [mean[row] + shifts[np.argmax(finite[:, row] == wanted)] * scale[row] for wanted in (True, False)]
+        for _ in range(60):
+            middle = 0.5 * (ends[0] + ends[1])
+            ends[int(not np.isfinite(_log_density(problem, row, middle)))] = middle
+        inside, outside = (float(_log_density(problem, row, end)) for end in ends)
+        if outside == -np.inf and abs(inside) < _LARGEST_LOG_DENSITY:
+            return Bound(int(row), ends[0], bool(ends[1][0] < ends[0][0]))
+    return None
+
+
+def _spread(marginals: Gaussian) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Means and standard deviations, these once with 1 and once with 0 where there is none."""
+    mean, covariance = np.asarray(marginals.mean), np.asarray(marginals.covariance)
+    deviations = np.sqrt(np.maximum(np.diagonal(covariance, axis1=1, axis2=2), 0.0))
+    deviations = np.where(np.isfinite(deviations), deviations, 0.0)
+    return mean, np.where(deviations > 0.0, deviations, 1.0), deviations
+
+
+def _directions(latents: int) -> np.ndarray:
+    """Each latent alone, and all of them together, up and down."""
+    axes = np.eye(latents) if latents == 1 else np.concatenate([np.eye(latents), np.ones((1, latents))])
+    return np.concatenate([axes, -axes])
+
+
+@compiled
+def _finite(problem: Problem, mean: Any, scale: Any, shifts: Any) -> Any:
+    """Whether log p(y | f) and its gradient are finite, for every shift of f and every row; missing rows are."""
+
+    def row(likelihood, y, observed, f):
+        value, slope = jax.value_and_grad(lambda g: row_log_prob(likelihood, y, g))(f)
+        return ~observed | (jnp.isfinite(value) & jnp.all(jnp.isfinite(slope)))
+
+    def at(shift):
+        return over_rows(row, problem.likelihood, (problem.y, problem.observed, mean + shift[None, :] * scale))
+
+    return jax.lax.map(at, shifts)
+
+
+def _log_density(problem: Problem, row: int, f: np.ndarray) -> Any:
+    """log p(y | f) of one row."""
+    own = jax.tree.map(
+        lambda leaf, axis: leaf if axis is None else leaf[row], problem.likelihood, row_axes(problem.likelihood)
+    )
+    return row_log_prob(own, problem.y[row], jnp.asarray(f))
+
+
+def _split(likelihood: Likelihood) -> tuple[Any, Likelihood]:
+    """What of the likelihood has one entry per row, and the whole of it."""
+    axes = row_axes(likelihood)
+    own = jax.tree.map(lambda leaf, axis: leaf if axis == 0 else None, likelihood, axes, is_leaf=_is_none)
+    return own, likelihood
+
+
+def _is_none(leaf: Any) -> bool:
+    return leaf is None

@@ -1,0 +1,80 @@
+"""Steps that are halved until the objective falls."""
+
+from typing import Any
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ...validation.arguments import flag
+from ...validation.numbers import parameter
+from . import anderson, guard
+from .anderson import Acceleration
+from .base import SHORTEST, Step, Verdict
+from .guard import Guard
+
+
+class _State(eqx.Module):
+    """ρ, the memory of the acceleration, and the guard."""
+
+    size: Float[Array, ""]
+    memory: Acceleration
+    guard: Guard | None
+
+
+class Backtracking(Step):
+    """Full steps, halved until the trial is sound and the objective has not risen; doubled after success.
+
+    For methods whose fixed points are the stationary points of an objective. Where the objective can no
+    longer tell two points apart, the fixed-point residual must not grow instead. Where convergence is slow,
+    Anderson acceleration is tried first, and kept only if it passes the same test.
+
+    Far from the optimum, negative curvature can allow only tiny steps before the posterior is improper. Then it is left
+    out of the proposals for some steps, and tried again from time to time: at the optimum it belongs. In its place
+    comes Gauss-Newton curvature where y is Gaussian given f, and elsewhere the exact one with every negative
+    eigenvalue of a row's precision set to zero.
+
+    >>> float(Backtracking(shorten=0.25).shorten)
+    0.25
+    """
+
+    monitors = "objective"
+    shorten: Any
+    lengthen: Any
+    accelerate: bool = eqx.field(static=True)
+
+    def __init__(self, shorten: float = 0.5, lengthen: float = 2.0, accelerate: bool = True):
+        self.shorten = parameter(shorten, "shorten", lower=0.0, upper=1.0)
+        self.lengthen = parameter(lengthen, "lengthen", lower=1.0, strict=False)
+        self.accelerate = flag(accelerate, "accelerate")
+
+    def start(self, sites, stationary, guardable=False):
+        memory = anderson.start(sites, self.accelerate and stationary)
+        return _State(jnp.ones(()), memory, guard.start() if guardable else None)
+
+    def size(self, state):
+        return state.size
+
+    def guards(self, state):
+        return None if state.guard is None else state.guard.on
+
+    def trial(self, state, move):
+        sites, memory = anderson.trial(state.memory, state.size, move)
+        return sites, _State(state.size, memory, state.guard)
+
+    def judge(self, state, move, before, after, psd):
+        change = after.objective - before.objective
+        flat = jnp.abs(change) <= after.rounding
+        fallen = jnp.where(flat, after.residual <= before.residual, change < 0.0)
+        accelerated = state.memory.next
+        accept = after.sound & fallen & (psd | ~accelerated)
+        # A failed acceleration costs one trial and the memory, not step length.
+        shorter = jnp.where(accelerated, state.size, self.shorten * state.size)
+        longer = jnp.minimum(1.0, self.lengthen * state.size)
+        memory = anderson.remember(state.memory, accept, before, after)
+        size, present = jnp.where(accept, longer, shorter), state.guard
+        if present is not None:
+            present, size, changed = guard.advance(present, accept, ~accept & ~accelerated, size)
+            # What was remembered belongs to the other kind of proposals.
+            memory = anderson.forget(memory, changed)
+        return Verdict(accept, _State(size, memory, present), ~accept & (size < SHORTEST))

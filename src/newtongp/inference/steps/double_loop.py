@@ -1,0 +1,38 @@
+"""The step that runs the double loop of power EP."""
+
+import equinox as eqx
+
+from ...validation.arguments import whole
+from .base import Step
+from .damped import Damped
+
+
+class DoubleLoop(Step):
+    """For power EP that does not come to rest: the double loop, slow but sure, and `Damped` steps from where it ends.
+
+    An inner loop climbs a concave function of the sites, with the marginals that cavities are made from held; an outer
+    loop renews those. It takes at most `most` conditionings of the prior.
+
+    >>> DoubleLoop(most=500).most
+    500
+    """
+
+    monitors = "residual"
+    most: int = eqx.field(static=True)
+    then: Damped
+
+    def __init__(self, most: int = 5000):
+        self.most = whole(most, "most", such_as=5000)
+        self.then = Damped()
+
+    def start(self, sites, stationary, guardable=False):
+        return self.then.start(sites, stationary, guardable)
+
+    def size(self, state):
+        return self.then.size(state)
+
+    def trial(self, state, move):
+        return self.then.trial(state, move)
+
+    def judge(self, state, move, before, after, psd):
+        return self.then.judge(state, move, before, after, psd)

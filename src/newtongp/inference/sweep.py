@@ -1,0 +1,61 @@
+"""One pass of a filter that linearises at its own predictions, and a smoother back: the classical smoothers.
+
+`infer` expands every row's likelihood around the posterior marginal and iterates. A filter expands it around what the
+rows before predict, once. Extended, unscented, Gauss–Hermite and assumed density filters differ in the method alone.
+"""
+
+from typing import Any
+
+from .._runtime.double import in_double, to_host
+from ..methods.curvature import QuasiNewton
+from ..methods.presets import VI, FirstOrderVI
+from ..methods.rule import Method
+from ..methods.safeguard import Riemannian
+from ..model import Model
+from ..priors.temporal import TemporalPrior
+from ..results.result import Result
+from ..results.status import Status
+from .compatibility import check_choices
+from .infer import Run
+from .problem import Setup
+from .starts import sweep_in_time
+from .steps.constant import Constant
+
+
+@in_double
+def filter_sweep(model: Model, x: Any, y: Any, method: Method | None = None) -> Result:
+    """The posterior from one forward and one backward sweep over time, for a Markovian prior.
+
+    With `Taylor()` it is the extended Kalman filter and smoother, with
+    `PosteriorLinearisation(slope="regression", cubature=Unscented(3))` the unscented one, with `GaussHermite` nodes the
+    Gauss–Hermite one, with `PowerEP(1.0)` assumed density filtering. Rows at the same time are taken one after the
+    other. The result is of the same kind as that of `infer`, and `sites=result.sites` is a good start for it.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.MarkovGP(ng.kernels.Matern32()), ng.likelihoods.Poisson())
+    >>> swept = ng.filter_sweep(model, [0.0, 0.5, 1.0], [2, 3, 1], ng.Taylor())
+    >>> swept.status.name, ng.infer(model, [0.0, 0.5, 1.0], [2, 3, 1], ng.Taylor(), sites=swept.sites).status.name
+    ('SINGLE_PASS', 'CONVERGED')
+    """
+    method, step = check_choices(model, VI() if method is None else method, Constant(1.0))
+    _check_method(method)
+    if not isinstance(model.prior, TemporalPrior):
+        raise ValueError(
+            f"filter_sweep needs a prior in time, MarkovGP or StateSpaceModel, got {type(model.prior).__name__}"
+        )
+    setup = Setup(model, x, y)
+    sites = setup.order.rows(to_host(sweep_in_time(setup.problem, method)))
+    run = Run(setup, method, step, sites, 0.0)
+    result = run.result(run.finish(0))
+    result.status = Status.SINGLE_PASS
+    return result
+
+
+def _check_method(method: Any) -> None:
+    if isinstance(method, FirstOrderVI):
+        raise ValueError("filter_sweep makes one update a row, and FirstOrderVI needs many: use VI() in place of it")
+    if isinstance(method.curvature, QuasiNewton) or isinstance(method.safeguard, Riemannian):
+        raise ValueError(
+            "filter_sweep makes one update a row, and quasi-Newton and Riemannian methods start from an earlier one: "
+            "use Exact() or GaussNewton() curvature without a Riemannian safeguard"
+        )

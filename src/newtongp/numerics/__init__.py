@@ -1,0 +1,1 @@
+"""Linear algebra, Gaussians, cubature rules and Kalman recursions: arrays in, arrays out."""

@@ -1,0 +1,99 @@
+"""The backward information filter, and whether a posterior with negative sites is a distribution at all.
+
+Filtered covariances may be indefinite on the way although the posterior is proper, so they decide nothing. With all
+positive sites in place, though, negative ones can be added one after the other in order of time, and the posterior is
+proper exactly when every step keeps det(I + ΛK) positive. That determinant is the product of the filter's 1 + w s so
+far times det(I + P J), where J is what the positive sites still to come say of the state.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool
+
+from ..small import determinant_sign
+from . import loops
+from .algebra import Form, Matrix, Vector
+from .chain import Chain, in_time
+from .recursions import Step, directions
+
+
+def is_proper(chain: Chain, steps: Step, psd: bool = False) -> Bool[Array, ""]:
+    """Whether prior times sites can be normalised. Costs something only where a site is negative.
+
+    With `psd`, one that is negative is not looked into: it is taken to be improper.
+    """
+    negative = jnp.zeros((), dtype=bool)
+    finite = jnp.ones((), dtype=bool)
+    for precision in steps.precision:
+        negative = negative | jnp.any(precision < 0.0)
+        finite = finite & jnp.all(jnp.isfinite(precision))
+    if psd:
+        return finite & ~negative
+    return finite & jax.lax.cond(negative, lambda: _stays_positive(chain, steps), lambda: jnp.ones((), dtype=bool))
+
+
+def _stays_positive(chain: Chain, steps: Step) -> Bool[Array, ""]:
+    if chain.pieces > 1:
+        steps = jax.tree.map(loops.time_axis_first, steps)
+        chain = in_time(chain)
+    form = chain.form
+    positive = steps._replace(precision=tuple(jnp.maximum(precision, 0.0) for precision in steps.precision))
+    _, to_come = backward(chain, positive)
+
+    def body(state, step):
+        covariance, sign = state
+        transition = form.matrix(step.transition)
+        covariance = form.add(form.congruence(transition, covariance), form.symmetric(step.noise))
+        passed = []
+        for direction, precision in zip(directions(form, step)[1], step.precision, strict=True):
+            column = form.times(covariance, direction)
+            shrink = 1.0 / (1.0 + precision * form.spread(covariance, direction, column)[0])
+            covariance = form.downdate(covariance, precision * shrink, shrink, column, direction)
+            sign = jnp.where(shrink < 0.0, -sign, sign)
+            passed.append((sign, covariance))
+        return (covariance, sign), passed
+
+    start = form.split(chain.initial), jnp.ones(())
+    _, passed = loops.scan(body, start, steps._replace(linear=None), whole=chain.is_whole)
+    ahead = form.join(to_come[1])
+    fine = jnp.ones((), dtype=bool)
+    for precision, (sign, covariance) in zip(steps.precision, passed, strict=True):
+        total = sign * determinant_sign(form.join(covariance), ahead)
+        # Only a negative site can make the determinant negative.
+        fine = fine & jnp.all((total > 0.0) | (precision >= 0.0))
+    return fine
+
+
+def backward(chain: Chain, steps: Step) -> tuple[Any, Any]:
+    """What sites say of the states before them, exp(νᵀx − ½ xᵀJx): at the start of the chain, and after each position.
+
+    A chain of one piece. The noise is put in one column of its root at a time, so that nothing is solved.
+    """
+    form = chain.form
+    roots = form.root_steps(steps.noise)
+
+    def body(later, step):
+        step, roots = step
+        vector, matrix = later
+        for k, direction in enumerate(directions(form, step)[1]):
+            vector = form.combine(vector, step.linear[k], direction)
+            matrix = form.rank_one(matrix, step.precision[k], direction)
+        vector, matrix = absorb_noise(form, vector, matrix, roots)
+        transition = form.matrix(step.transition)
+        earlier = form.apply_transposed(transition, vector), form.congruence_transposed(transition, matrix)
+        return earlier, later
+
+    nothing = form.split_vector(jnp.zeros(form.dimension)), form.split(jnp.zeros((form.dimension,) * 2))
+    return loops.scan(body, nothing, (steps._replace(noise=None), roots), reverse=True, whole=chain.is_whole)
+
+
+def absorb_noise(form: Form, vector: Vector, matrix: Matrix, roots: Any) -> tuple[Vector, Matrix]:
+    """E over x' = x + Σ qₖ εₖ of exp(νᵀx' − ½ x'ᵀJx'), as a function of x."""
+    for column in form.root_columns(roots):
+        seen = form.times(matrix, column)
+        shrink = 1.0 / (1.0 + form.dot(column, seen))
+        vector = form.combine(vector, -shrink * form.dot(column, vector), seen)
+        matrix = form.rank_one(matrix, -shrink, seen)
+    return vector, matrix

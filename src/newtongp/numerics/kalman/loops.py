@@ -1,0 +1,93 @@
+"""Loops that XLA compiles as one kernel.
+
+On a CPU, XLA runs every operation of a `lax.scan` body as a task of its own, at tens of nanoseconds each: a Kalman
+filter becomes fifty times slower than its arithmetic. Small loops are compiled whole, and an attribute that XLA sets
+on those can be set by hand on others. It is not documented, so it is tried once on a loop of the kind that
+is needed; where that fails, loops are plain scans, and long chains are cut into many pieces instead, so that each task
+has more to do.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+_ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
+
+_forced: list[bool] = []
+
+
+def scan(body: Callable, start: Any, steps: Any, reverse: bool = False, whole: bool = True) -> tuple[Any, Any]:
+    """`jax.lax.scan`, compiled as one kernel where that works.
+
+    `whole=False` is for bodies with matrix products or calls to LAPACK, which cannot be compiled that way.
+    """
+
+    def run(start, steps):
+        return jax.lax.scan(body, start, steps, reverse=reverse)
+
+    if not (whole and compiles_whole()):
+        return run(start, steps)
+    return _marked(run)(start, steps)
+
+
+def _marked(run: Callable) -> Callable:
+    from jax.experimental.xla_metadata import set_xla_metadata
+
+    def call(*args):
+        with set_xla_metadata(**_ATTRIBUTES):
+            return jax.jit(run, inline=False)(*args)
+
+    return call
+
+
+def compiles_whole() -> bool:
+    """Whether loops can be compiled as one kernel here."""
+    if _forced:
+        return _forced[-1]
+    return jax.default_backend() == "cpu" and _attribute_works()
+
+
+@contextlib.contextmanager
+def plain_loops() -> Iterator[None]:
+    """Within this context, newly traced loops are plain scans: for tests and measurements of the fallback."""
+    _forced.append(False)
+    jax.clear_caches()
+    try:
+        yield
+    finally:
+        _forced.pop()
+        jax.clear_caches()
+
+
+@functools.cache
+def _attribute_works() -> bool:
+    """Try a small loop with the attribute, once: it has to compile, and to give the plain loop's answer."""
+
+    def body(carry, step):
+        carry = 0.5 * carry + step / (1.0 + carry * carry)
+        return carry, carry
+
+    def run(start, steps):
+        return jax.lax.scan(body, start, steps)
+
+    try:
+        with jax.ensure_compile_time_eval():
+            _, found = jax.jit(_marked(run))(np.float32(1.0), np.ones(3, np.float32))
+            found = np.asarray(found)
+    # As with options: whatever the compiler says, it means no.
+    except Exception:
+        return False
+    carry, wanted = 1.0, []
+    for _ in range(3):
+        carry = 0.5 * carry + 1.0 / (1.0 + carry * carry)
+        wanted.append(carry)
+    return bool(np.allclose(found, wanted, rtol=1e-5))
+
+
+def time_axis_first(array: Any) -> Any:
+    """(steps, pieces, ...) with the steps of all pieces in order of time: (pieces · steps, ...)."""
+    return array.swapaxes(0, 1).reshape((-1, *array.shape[2:]))

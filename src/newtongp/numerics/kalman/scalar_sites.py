@@ -1,0 +1,46 @@
+"""Sites on several latents as scalar sites: Λ = V diag(w) Vᵀ, and λᵀf = Σₖ aₖ (Vᵀf)ₖ."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from ..small import small_eigh
+
+
+def scalar_sites(
+    precision: Float[Array, "T D D"], linear: Float[Array, "T D"]
+) -> tuple[Any, Float[Array, "T D"], Float[Array, "T D"]]:
+    """V (None for one latent), w in falling order and a = V⁻¹λ, of every row."""
+    if linear.shape[1] == 1:
+        return None, precision[:, :, 0], linear
+    return _rotate(precision, linear)
+
+
+@jax.custom_jvp
+def _rotate(precision, linear):
+    values, vectors = jax.vmap(small_eigh)(precision)
+    # Positive ones first: then a row's denominators 1 + w s are as far from zero as they can be, and whether the
+    # posterior is proper is decided with the row's positive sites in place.
+    falling = jnp.argsort(-values, axis=1)
+    values = jnp.take_along_axis(values, falling, axis=1)
+    vectors = jnp.take_along_axis(vectors, falling[:, None, :], axis=2)
+    return vectors, values, jnp.einsum("tjk,tj->tk", vectors, linear)
+
+
+@_rotate.defjvp
+def _rotate_derivative(primals, tangents):
+    # Eigenvectors have no derivative where eigenvalues meet. But only V diag(w) Vᵀ and V a matter, and V need not
+    # stay orthogonal: with dV = V X it is enough that X W + W Xᵀ + dW = Vᵀ dΛ V =: E, which X of least size
+    # solves wherever one of the two eigenvalues is not zero.
+    precision, linear = primals
+    vectors, values, tilt = _rotate(precision, linear)
+    change, linear_change = tangents
+    turned = jnp.einsum("tik,tij,tjl->tkl", vectors, change, vectors)
+    size = values[:, :, None] ** 2 + values[:, None, :] ** 2
+    mixing = jnp.where(size > 0.0, turned * values[:, None, :] / jnp.where(size > 0.0, size, 1.0), 0.0)
+    mixing = jnp.where(jnp.eye(values.shape[1], dtype=bool)[None], 0.0, mixing)
+    value_change = jnp.diagonal(turned, axis1=1, axis2=2)
+    tilt_change = jnp.einsum("tjk,tj->tk", vectors, linear_change) - jnp.einsum("tkl,tl->tk", mixing, tilt)
+    return (vectors, values, tilt), (jnp.einsum("tik,tkl->til", vectors, mixing), value_change, tilt_change)

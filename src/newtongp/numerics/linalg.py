@@ -1,0 +1,211 @@
+"""Dense linear algebra: Cholesky factors, triangular solves, whitening. One of two modules that call LAPACK."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .small import outer, symmetrise
+
+
+def cholesky(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """Lower Cholesky factor of a large matrix; NaN throughout if it is not positive definite."""
+    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
+
+
+EPS = float(np.finfo(np.float64).eps)
+
+
+@jax.custom_jvp
+def lifted_cholesky(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """Lower Cholesky factor of A + ε diag(A), and ε: zero, unless rounding alone has made A indefinite.
+
+    Then ε is what rounding may have done to A, relative to its diagonal. NaN throughout if that is not enough.
+    """
+    factor = cholesky(matrix)
+    lift = 4.0 * matrix.shape[0] * EPS
+    return jax.lax.cond(
+        jnp.all(jnp.isfinite(jnp.diagonal(factor))),
+        lambda: (factor, jnp.zeros((), matrix.dtype)),
+        lambda: (cholesky(matrix + jnp.diag(lift * jnp.diagonal(matrix))), jnp.asarray(lift, matrix.dtype)),
+    )
+
+
+@lifted_cholesky.defjvp
+def _lifted_cholesky_jvp(primals, tangents):
+    # dL = L Φ(L⁻¹ dA L⁻ᵀ) with the factor that was found, so that the other one, of NaN, never enters.
+    (matrix,), (change,) = primals, tangents
+    factor, lift = lifted_cholesky(matrix)
+    change = change + jnp.diag(lift * jnp.diagonal(change))
+    inner = jax.lax.linalg.triangular_solve(factor, change, left_side=False, lower=True, transpose_a=True)
+    inner = solve_lower(factor, inner)
+    inner = jnp.tril(inner, -1) + jnp.diag(0.5 * jnp.diagonal(inner))
+    return (factor, lift), (factor @ inner, jnp.zeros_like(lift))
+
+
+def solve_lower(
+    factor: Float[Array, "M M"], right: Float[Array, "M *K"], transpose: bool = False
+) -> Float[Array, "M *K"]:
+    """L⁻¹ right, or L⁻ᵀ right."""
+    columns = right if right.ndim == 2 else right[:, None]
+    solution = jax.lax.linalg.triangular_solve(factor, columns, left_side=True, lower=True, transpose_a=transpose)
+    return solution if right.ndim == 2 else solution[:, 0]
+
+
+def log_det_from_cholesky(factor: Float[Array, "M M"]) -> Float[Array, ""]:
+    """log det(L Lᵀ)."""
+    return 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor)))
+
+
+def solve_psd(matrix: Float[Array, "M M"], right: Float[Array, "M *K"]) -> Float[Array, "M *K"]:
+    """A⁻¹ right for a positive definite matrix."""
+    factor = cholesky(matrix)
+    return solve_lower(factor, solve_lower(factor, right), transpose=True)
+
+
+def solve_few(matrix: Float[Array, "K K"], right: Float[Array, " K"]) -> Float[Array, " K"]:
+    """A⁻¹ right for one small positive definite matrix, by elimination in a loop: little to trace and compile."""
+
+    def eliminate(k, table):
+        row = table[k] / table[k, k]
+        return jnp.where((jnp.arange(table.shape[0]) == k)[:, None], row[None, :], table - outer(table[:, k], row))
+
+    table = jnp.concatenate([matrix, right[:, None]], axis=1)
+    return jax.lax.fori_loop(0, matrix.shape[0], eliminate, table)[:, -1]
+
+
+def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """A square root of a large matrix that is PSD up to rounding, singular or not (no jitter needed)."""
+    values, vectors = jnp.linalg.eigh(matrix)
+    return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
+
+
+def as_covariance(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """A large matrix that is a covariance up to rounding, made PSD. Its diagonal, which must not be negative, stays.
+
+    Eigenvalues of its correlation matrix that rounding has made negative become zero.
+    """
+    scales = jnp.sqrt(jnp.diagonal(matrix))
+    inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
+    identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
+    correlation = jnp.where(identity > 0.0, 1.0, inverse[:, None] * symmetrise(matrix) * inverse[None, :])
+    factor = cholesky(correlation + 10.0 * matrix.shape[0] * EPS * identity)
+
+    def mended():
+        root = psd_root(correlation)
+        root = root * (scales / jnp.sqrt(jnp.sum(root**2, axis=1)))[:, None]
+        return root @ root.T
+
+    return jax.lax.cond(jnp.all(jnp.isfinite(jnp.diagonal(factor))), lambda: symmetrise(matrix), mended)
+
+
+def triangular_root(matrix: Float[Array, "M C"], size: int) -> Float[Array, "size C"]:
+    """The first rows of QᵀA whose first columns are an upper triangular R with RᵀR = AᵀA, by reflections.
+
+    A loop of array operations, for small matrices inside of loops.
+    """
+    here = jnp.arange(matrix.shape[0])
+
+    def reflect(k, matrix):
+        column = jnp.where(here >= k, matrix[:, k], 0.0)
+        square = jnp.sum(column**2)
+        length = jnp.where(square > 0.0, jnp.sqrt(jnp.where(square > 0.0, square, 1.0)), 0.0)
+        lead = matrix[k, k]
+        end = jnp.where(lead < 0.0, length, -length)
+        normal = jnp.where(here == k, lead - end, column)
+        half = length * (length + jnp.abs(lead))
+        share = jnp.where(half > 0.0, 1.0 / jnp.where(half > 0.0, half, 1.0), 0.0)
+        reflected = matrix - share * normal[:, None] * jnp.sum(normal[:, None] * matrix, axis=0)[None, :]
+        # What the reflection makes of the column is known.
+        exact = jnp.where(here < k, matrix[:, k], jnp.where(here == k, end, 0.0))
+        return jnp.where((jnp.arange(matrix.shape[1]) == k)[None, :], exact[:, None], reflected)
+
+    return jax.lax.fori_loop(0, size, reflect, matrix)[:size]
+
+
+def greedy_pivots(
+    column: Callable[[Any], Float[Array, " N"]], diagonal: Float[Array, " N"], count: int
+) -> tuple[Any, Float[Array, " count"]]:
+    """The rows that a pivoted Cholesky factor of a PSD matrix takes first, and what each still had to add.
+
+    Every row taken is the one with the largest variance given those before. `column(i)` is the matrix's column i: no
+    more of it is ever made than the columns taken.
+    """
+
+    def take(k, state):
+        factor, left, taken, added = state
+        row = jnp.argmax(left)
+        pivot = left[row]
+        root = jnp.sqrt(jnp.maximum(pivot, jnp.finfo(left.dtype).tiny))
+        new = jnp.where(pivot > 0.0, (column(row) - factor @ factor[row]) / root, 0.0)
+        left = jnp.maximum(left - new**2, 0.0).at[row].set(0.0)
+        return factor.at[:, k].set(new), left, taken.at[k].set(row), added.at[k].set(pivot)
+
+    start = jnp.zeros((diagonal.shape[0], count)), diagonal, jnp.zeros(count, dtype=int), jnp.zeros(count)
+    _, _, taken, added = jax.lax.fori_loop(0, count, take, start)
+    return taken, added
+
+
+_DROPPED = 1e-13
+"""Of a correlation matrix's eigenvalues, relative to the largest: those below are rounding, or close to it."""
+
+
+@jax.custom_jvp
+def whitening(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """T with TᵀT = A⁻¹, for a large matrix that is PSD up to rounding, singular or not (no jitter needed).
+
+    Directions in which A is no more than rounding are left out: their rows of T are zero.
+    """
+    scales = jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), 0.0))
+    inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
+    values, vectors = jnp.linalg.eigh(symmetrise(inverse[:, None] * matrix * inverse[None, :]))
+    kept = values > _DROPPED * values[-1]
+    weights = jnp.where(kept, 1.0 / jnp.sqrt(jnp.where(kept, values, 1.0)), 0.0)
+    return weights[:, None] * vectors.T * inverse[None, :]
+
+
+@whitening.defjvp
+def _whitening_jvp(primals, tangents):
+    # Eigenvectors have no derivative where eigenvalues meet, but results depend on TᵀT alone, and dT = −½ T dA TᵀT
+    # has its derivative. Of a singular A it is the derivative within its range.
+    (matrix,), (change,) = primals, tangents
+    whitener = whitening(matrix)
+    return whitener, -0.5 * whitener @ (change @ whitener.T) @ whitener
+
+
+def smallest_eigenvalue_given(matrices: np.ndarray) -> float:
+    """The smallest eigenvalue of all symmetric matrices that a user gave, before anything is traced."""
+    return float(np.min(np.linalg.eigvalsh(matrices)))
+
+
+def lower_root_given(matrix: np.ndarray) -> np.ndarray | None:
+    """The Cholesky factor of a matrix that a user gave; None if it is not positive definite."""
+    try:
+        return np.linalg.cholesky(matrix)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def eigen_given(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Eigenvalues and eigenvectors of a symmetric matrix outside of any trace."""
+    return np.linalg.eigh(matrix)
+
+
+def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
+    """Lower Cholesky factors of many small PSD matrices (..., D, D) outside of any trace, singular ones included."""
+    root = np.zeros(matrices.shape)
+    for k in range(matrices.shape[-1]):
+        pivot = np.sqrt(np.maximum(matrices[..., k, k] - np.sum(root[..., k, :k] ** 2, axis=-1), 0.0))
+        rest = matrices[..., k + 1 :, k] - np.einsum("...ij,...j->...i", root[..., k + 1 :, :k], root[..., k, :k])
+        root[..., k, k] = pivot
+        scale = np.where(pivot > 0.0, pivot, 1.0)[..., None]
+        root[..., k + 1 :, k] = np.where(pivot[..., None] > 0.0, rest / scale, 0.0)
+    return root
+
+
+def solve_by_products(apply: Any, right: Any, iterations: int) -> Any:
+    """A⁻¹ right for a matrix of any kind that is known by its products, over trees of arrays (GMRES)."""
+    return jax.scipy.sparse.linalg.gmres(apply, right, tol=1e-10, restart=iterations, maxiter=3)[0]

@@ -1,0 +1,365 @@
+"""The only place with Cholesky factors, solves, log determinants and PSD tests.
+
+Two kinds of matrices occur: one large one (N rows times D latents), and N small ones (D x D, with D a
+handful). The small ones are unrolled into scalar arithmetic, so that `jax.vmap` over rows turns them into
+a few vectorised operations instead of N calls to LAPACK.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+
+def symmetrise(matrix: Float[Array, "... D D"]) -> Float[Array, "... D D"]:
+    """(A + Aᵀ) / 2."""
+    return 0.5 * (matrix + jnp.swapaxes(matrix, -1, -2))
+
+
+def outer(a: Float[Array, " D"], b: Float[Array, " E"]) -> Float[Array, "D E"]:
+    """a bᵀ."""
+    return a[:, None] * b[None, :]
+
+
+# Small matrices, one a row --------------------------------------------------------------------
+
+
+def small_pivots_and_root(
+    matrix: Float[Array, "D D"],
+) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """The pivots of a small symmetric matrix and its lower Cholesky factor.
+
+    All pivots are positive exactly when the matrix is positive definite. A pivot that is not positive
+    gives a column of zeros, so that a singular covariance still has a root.
+    """
+    size = matrix.shape[-1]
+    zero = jnp.zeros((), matrix.dtype)
+    pivots = []
+    columns: list[list[Array]] = []
+    for j in range(size):
+        pivot = matrix[j, j]
+        for k in range(j):
+            pivot = pivot - columns[k][j] ** 2
+        positive = pivot > 0.0
+        # NaN must stay NaN: only a pivot known to be non-positive is replaced.
+        root = jnp.where(pivot <= 0.0, 0.0, jnp.sqrt(jnp.where(pivot <= 0.0, 1.0, pivot)))
+        column = [zero] * j + [root]
+        for i in range(j + 1, size):
+            entry = matrix[i, j]
+            for k in range(j):
+                entry = entry - columns[k][i] * columns[k][j]
+            column.append(jnp.where(positive, entry / jnp.where(positive, root, 1.0), 0.0))
+        pivots.append(pivot)
+        columns.append(column)
+    factor = jnp.stack([jnp.stack(column) for column in columns], axis=-1)
+    return jnp.stack(pivots), factor
+
+
+def small_covariance(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    """A small matrix that is a covariance up to rounding, made PSD. Its diagonal, which must not be negative, stays.
+
+    Through its Cholesky factor, in which no entry may take more of a variance than is left of it. Derivatives are those
+    of the matrix as it was given.
+    """
+    size = matrix.shape[-1]
+    if size == 1:
+        return matrix
+    given = jax.lax.stop_gradient(matrix)
+    if size > _LARGEST_UNROLLED:
+        mended, fine = _covariance_in_a_loop(given)
+        return jnp.where(fine, given, mended) + (matrix - given)
+    zero = jnp.zeros((), matrix.dtype)
+    left = [given[i, i] for i in range(size)]
+    columns: list[list[Array]] = []
+    fine = jnp.ones((), dtype=bool)
+    for j in range(size):
+        root = jnp.sqrt(left[j])
+        column = [zero] * j + [root]
+        for i in range(j + 1, size):
+            entry = given[i, j]
+            for k in range(j):
+                entry = entry - columns[k][i] * columns[k][j]
+            most = jnp.sqrt(left[i])
+            fine = fine & (jnp.abs(entry) <= root * most)
+            ratio = jnp.where(root > 0.0, entry / jnp.where(root > 0.0, root, 1.0), 0.0)
+            ratio = jnp.clip(ratio, -most, most)
+            left[i] = jnp.maximum(left[i] - ratio**2, 0.0)
+            column.append(ratio)
+        columns.append(column)
+    factor = jnp.stack([jnp.stack(column) for column in columns], axis=-1)
+    # A difference that is added would leave what is not in the small entries of the mended matrix.
+    return jnp.where(fine, given, factor @ factor.T) + (matrix - given)
+
+
+_LARGEST_UNROLLED = 8
+
+
+def _covariance_in_a_loop(given: Float[Array, "D D"]) -> tuple[Float[Array, "D D"], Bool[Array, ""]]:
+    """The same column by column, and whether there was nothing to mend."""
+    here = jnp.arange(given.shape[0])
+
+    def column(j, state):
+        factor, left, fine = state
+        root = jnp.sqrt(left[j])
+        entry = given[:, j] - factor @ factor[j]
+        most = jnp.sqrt(left)
+        below = here > j
+        fine = fine & jnp.all((jnp.abs(entry) <= root * most) | ~below)
+        ratio = jnp.where(root > 0.0, entry / jnp.where(root > 0.0, root, 1.0), 0.0)
+        ratio = jnp.where(below, jnp.clip(ratio, -most, most), 0.0)
+        left = jnp.maximum(left - ratio**2, 0.0)
+        return factor.at[:, j].set(jnp.where(here == j, root, ratio)), left, fine
+
+    start = jnp.zeros_like(given), jnp.diagonal(given), jnp.ones((), dtype=bool)
+    factor, _, fine = jax.lax.fori_loop(0, given.shape[0], column, start)
+    return factor @ factor.T, fine
+
+
+def small_root(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    """Lower Cholesky factor of a small PSD matrix, singular ones included."""
+    return small_pivots_and_root(matrix)[1]
+
+
+def is_positive_definite(matrix: Float[Array, "D D"]) -> Bool[Array, ""]:
+    """Whether a small symmetric matrix is positive definite (False for NaN)."""
+    return jnp.all(small_pivots_and_root(matrix)[0] > 0.0)
+
+
+def small_log_det(matrix: Float[Array, "D D"]) -> Float[Array, ""]:
+    """log det of a small positive definite matrix."""
+    if matrix.shape[-1] == 1:
+        return jnp.log(matrix[0, 0])
+    return jnp.sum(jnp.log(small_pivots_and_root(matrix)[0]))
+
+
+def small_solve(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """A⁻¹ right for a small matrix of any symmetry."""
+    size = matrix.shape[-1]
+    if size == 1:
+        return right / matrix[0, 0]
+    if size == 2:
+        determinant = matrix[0, 0] * matrix[1, 1] - matrix[0, 1] * matrix[1, 0]
+        adjugate = jnp.array([[matrix[1, 1], -matrix[0, 1]], [-matrix[1, 0], matrix[0, 0]]])
+        return (adjugate @ right) / determinant
+    columns = right[:, None] if right.ndim == 1 else right
+    solved, _ = _eliminate(matrix, columns)
+    return solved.reshape(right.shape)
+
+
+def _eliminate(matrix: Float[Array, "D D"], right: Float[Array, "D K"]) -> tuple[Float[Array, "D K"], Float[Array, ""]]:
+    """A⁻¹ right and the sign of det A, by elimination with partial pivoting.
+
+    Written out, and not left to LAPACK: where matrices come one a row of data, JAX spreads its calls over threads that
+    wait for each other, and with few cores two such calls at a time can wait forever.
+    """
+    size = matrix.shape[0]
+    rows = jnp.arange(size)
+
+    def step(k, state):
+        whole, sign = state
+        column = jnp.where(rows >= k, jnp.abs(whole[:, k]), -1.0)
+        best = jnp.argmax(column)
+        swapped = jnp.where(rows == k, best, jnp.where(rows == best, k, rows))
+        whole = whole[swapped]
+        pivot = whole[k, k]
+        sign = sign * jnp.sign(pivot) * jnp.where(best == k, 1.0, -1.0)
+        top = whole[k] / pivot
+        others = jnp.where(rows == k, 0.0, whole[:, k])
+        whole = jnp.where((rows == k)[:, None], top[None, :], whole - outer(others, top))
+        return whole, sign
+
+    start = jnp.concatenate([matrix, right], axis=1), jnp.ones((), matrix.dtype)
+    whole, sign = jax.lax.fori_loop(0, size, step, start)
+    return whole[:, size:], sign
+
+
+def small_solve_lower(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """L⁻¹ right for a small lower triangular matrix, by forward substitution."""
+    rows: list[Array] = []
+    for i in range(factor.shape[-1]):
+        entry = right[i]
+        for k in range(i):
+            entry = entry - factor[i, k] * rows[k]
+        rows.append(entry / factor[i, i])
+    return jnp.stack(rows)
+
+
+def small_solve_lower_transposed(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """L⁻ᵀ right for a small lower triangular matrix."""
+    flipped = factor[::-1, ::-1].T
+    return small_solve_lower(flipped, right[::-1])[::-1]
+
+
+def small_solve_psd(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """A⁻¹ right for a small positive definite matrix."""
+    if matrix.shape[-1] == 1:
+        return right / matrix[0, 0]
+    factor = small_root(matrix)
+    return small_solve_lower_transposed(factor, small_solve_lower(factor, right))
+
+
+def small_normal_log_density(residual: Float[Array, " D"], covariance: Float[Array, "D D"]) -> Float[Array, ""]:
+    """log N(residual | 0, covariance), for a small positive definite covariance."""
+    pivots, factor = small_pivots_and_root(covariance)
+    white = small_solve_lower(factor, residual)
+    return -0.5 * (residual.shape[0] * np.log(2.0 * np.pi) + jnp.sum(jnp.log(pivots)) + jnp.sum(white**2))
+
+
+@jax.custom_jvp
+def signed_roots(
+    matrix: Float[Array, "D D"],
+) -> tuple[Float[Array, "D D"], Float[Array, "D D"]]:
+    """R₊ and R₋ with A = R₊R₊ᵀ − R₋R₋ᵀ, for a small symmetric matrix of any signature."""
+    if matrix.shape[-1] == 1:
+        return jnp.sqrt(jnp.maximum(matrix, 0.0)), jnp.sqrt(jnp.maximum(-matrix, 0.0))
+    values, vectors = small_eigh(matrix)
+    positive = vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
+    negative = vectors * jnp.sqrt(jnp.maximum(-values, 0.0))[None, :]
+    return positive, negative
+
+
+@signed_roots.defjvp
+def _signed_roots_jvp(primals, tangents):
+    # Eigenvectors have no derivative where eigenvalues meet, but R₊R₊ᵀ − R₋R₋ᵀ has. With unit columns U and their
+    # eigenvalues w, dU = U X + (what of dA U/w is outside of U) gives it, where X W + W Xᵀ = Uᵀ dA U. The X of least
+    # size has a singular A (Gauss-Newton makes such) follow by its range alone, also where rounding has left it another
+    # eigenvalue. One that is zero (a missing row) is a constant.
+    (matrix,), (change,) = primals, tangents
+    positive, negative = signed_roots(matrix)
+    values = jnp.sum(positive**2 - negative**2, axis=0)
+    safe = jnp.where(values == 0.0, 1.0, values)
+    lengths = jnp.sqrt(jnp.abs(safe))
+    units = (positive + negative) / lengths[None, :]
+    moved = change @ units
+    turned = units.T @ moved
+    squares = values[:, None] ** 2 + values[None, :] ** 2
+    mixing = jnp.where(squares > 0.0, turned * values[None, :] / jnp.where(squares > 0.0, squares, 1.0), 0.0)
+    slope = (units @ mixing + (moved - units @ turned) / safe[None, :]) * lengths[None, :]
+    return (positive, negative), (
+        jnp.where((values > 0.0)[None, :], slope, 0.0),
+        jnp.where((values < 0.0)[None, :], slope, 0.0),
+    )
+
+
+def smallest_eigenvalue(matrix: Float[Array, "D D"]) -> Float[Array, ""]:
+    """The smallest eigenvalue of a small symmetric matrix."""
+    if matrix.shape[-1] == 1:
+        return matrix[0, 0]
+    return jnp.min(_eigh(matrix)[0])
+
+
+def raise_eigenvalues(matrix: Float[Array, "D D"], floor: float) -> Float[Array, "D D"]:
+    """A small symmetric matrix with eigenvalues below the floor raised to it."""
+    if matrix.shape[-1] == 1:
+        return jnp.maximum(matrix, floor)
+    values, vectors = _eigh(matrix)
+    return symmetrise((vectors * jnp.maximum(values, floor)[None, :]) @ vectors.T)
+
+
+def project_psd(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    """The nearest PSD matrix: negative eigenvalues become zero."""
+    return raise_eigenvalues(matrix, 0.0)
+
+
+def small_eigh(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """Eigenvalues and orthonormal eigenvectors (columns) of a small symmetric matrix, in no particular order.
+
+    A singular matrix has eigenvalues of rounding's size and of either sign: they are returned as zero.
+    """
+    values, vectors = _eigh(matrix)
+    return jnp.where(jnp.abs(values) <= 1e-14 * jnp.max(jnp.abs(values)), 0.0, values), vectors
+
+
+_LARGEST_SMALL = 16
+
+
+def _eigh(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """Eigenvalues and eigenvectors; for small matrices without LAPACK (`_eliminate` says why)."""
+    size = matrix.shape[-1]
+    if size == 1:
+        return matrix[0], jnp.ones((1, 1), matrix.dtype)
+    if size == 2:
+        return _eigh_of_two(matrix)
+    return _jacobi(matrix) if size <= _LARGEST_SMALL else jnp.linalg.eigh(matrix)
+
+
+def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """Jacobi's method: rotations that make one off-diagonal pair zero each, as many at a time as do not meet."""
+    size = matrix.shape[0]
+    here, rounds = np.arange(size), _pairings(size)
+    # Where eigenvalues are equal, what rounding leaves off the diagonal asks for turns by 45° that undo each other.
+    negligible = 1e-16 * jnp.max(jnp.abs(matrix))
+
+    def sweep(_, state):
+        turned, vectors = state
+        for partner in rounds:
+            diagonal, off = jnp.diagonal(turned), turned[here, partner]
+            safe = jnp.where(off == 0.0, 1.0, off)
+            slope = (diagonal[partner] - diagonal) / (2.0 * safe)
+            tangent = jnp.where(slope < 0.0, -1.0, 1.0) / (jnp.abs(slope) + jnp.sqrt(1.0 + slope**2))
+            tangent = jnp.where((jnp.abs(off) <= negligible) | (partner == here), 0.0, tangent)
+            # Both of a pair turn by the same angle, exactly: what each would find by itself differs by rounding.
+            tangent = jnp.where(here <= partner, tangent, -tangent[partner])
+            cosine = 1.0 / jnp.sqrt(1.0 + tangent**2)
+            sine = tangent * cosine
+            turned = cosine[:, None] * turned - sine[:, None] * turned[partner]
+            turned = turned * cosine[None, :] - turned[:, partner] * sine[None, :]
+            vectors = vectors * cosine[None, :] - vectors[:, partner] * sine[None, :]
+        return turned, vectors
+
+    # Convergence is quadratic: six sweeps are enough for ten states, and a few more for more.
+    start = symmetrise(matrix), jnp.eye(size, dtype=matrix.dtype)
+    turned, vectors = jax.lax.fori_loop(0, 6 + size // 8, sweep, start)
+    return jnp.diagonal(turned), vectors
+
+
+def _pairings(size: int) -> list[np.ndarray]:
+    """Rounds of a tournament in which everyone meets everyone: the partner of each, itself where there is none."""
+    places = list(range(size + size % 2))
+    found = []
+    for _ in range(len(places) - 1):
+        partner = np.arange(size)
+        for one, other in zip(places[: len(places) // 2], reversed(places), strict=False):
+            if one < size and other < size:
+                partner[one], partner[other] = other, one
+        found.append(partner)
+        places = [places[0], places[-1], *places[1:-1]]
+    return found
+
+
+def _eigh_of_two(matrix: Float[Array, "2 2"]) -> tuple[Float[Array, " 2"], Float[Array, "2 2"]]:
+    """By the one rotation that makes a 2 × 2 matrix diagonal."""
+    half = 0.5 * (matrix[0, 0] - matrix[1, 1])
+    middle = 0.5 * (matrix[0, 0] + matrix[1, 1])
+    radius = jnp.hypot(half, matrix[0, 1])
+    angle = 0.5 * jnp.arctan2(matrix[0, 1], half)
+    cosine, sine = jnp.cos(angle), jnp.sin(angle)
+    vectors = jnp.stack([jnp.stack([-sine, cosine]), jnp.stack([cosine, sine])], axis=1)
+    return jnp.stack([middle - radius, middle + radius]), vectors
+
+
+def determinant_sign(left: Float[Array, "N D D"], right: Float[Array, "N D D"]) -> Float[Array, " N"]:
+    """The sign of det(I + AB) for every pair of small symmetric matrices."""
+    size = left.shape[-1]
+    if size <= 3:
+        # A batched product of such small matrices takes XLA a second to compile.
+        product = jnp.sum(left[:, :, :, None] * right[:, None, :, :], axis=2)
+    else:
+        product = jnp.einsum("nij,njk->nik", left, right)
+    matrix = jnp.eye(size)[None] + product
+    if size == 1:
+        return jnp.sign(matrix[:, 0, 0])
+    if size == 2:
+        return jnp.sign(_minor(matrix, 0, 1, 0, 1))
+    if size == 3:
+        return jnp.sign(
+            matrix[:, 0, 0] * _minor(matrix, 1, 2, 1, 2)
+            - matrix[:, 0, 1] * _minor(matrix, 1, 2, 0, 2)
+            + matrix[:, 0, 2] * _minor(matrix, 1, 2, 0, 1)
+        )
+    return jax.vmap(lambda one: _eliminate(one, jnp.zeros((size, 0)))[1])(matrix)
+
+
+def _minor(matrix: Float[Array, "N D D"], i: int, j: int, k: int, m: int) -> Float[Array, " N"]:
+    """The determinant of rows i, j and columns k, m."""
+    return matrix[:, i, k] * matrix[:, j, m] - matrix[:, i, m] * matrix[:, j, k]

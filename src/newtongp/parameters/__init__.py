@@ -1,0 +1,22 @@
+"""Hyperparameters: their constraints, their names, what a user wants of each, and priors on them."""
+
+from .constraints import Between, Covariance, Positive, Real, learned
+from .names import hyperparameters
+from .priors import Gamma, LogNormal, Normal, Plausible
+from .specifications import Fixed, Free, Tied
+
+__all__ = [
+    "Between",
+    "Covariance",
+    "Fixed",
+    "Free",
+    "Gamma",
+    "LogNormal",
+    "Normal",
+    "Plausible",
+    "Positive",
+    "Real",
+    "Tied",
+    "hyperparameters",
+    "learned",
+]

@@ -1,0 +1,181 @@
+"""What values a hyperparameter may have, and free coordinates in which an optimiser can move it.
+
+A field that can be learned says so where it is declared, with `learned`. A field that says nothing is not learned.
+"""
+
+import abc
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..numerics.linalg import lower_root_given
+
+
+@dataclasses.dataclass(frozen=True)
+class Constraint(abc.ABC):
+    """A set of values, and a map to it from as many free numbers as it has dimensions."""
+
+    is_positive: ClassVar[bool] = False
+    """Whether values are positive numbers, which are compared by their ratios."""
+
+    def size(self, shape: tuple[int, ...]) -> int:
+        """How many free numbers an array of this shape has."""
+        return math.prod(shape)
+
+    def logarithms(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Which free numbers are logarithms: to go far in those leads to overflow."""
+        return np.full(self.size(shape), self.is_positive)
+
+    def limits(self) -> tuple[float, float]:
+        """Between which free numbers values can be told from the edge of the set."""
+        return -math.inf, math.inf
+
+    @abc.abstractmethod
+    def to_free(self, value: np.ndarray) -> np.ndarray:
+        """The free numbers of a value, flat; not finite where the value is not inside."""
+
+    @abc.abstractmethod
+    def from_free(self, free: Float[Array, " K"], shape: tuple[int, ...]) -> Any:
+        """The value with these free numbers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Real(Constraint):
+    """Any real number.
+
+    >>> Real().to_free(np.array([1.0, -2.0])).tolist()
+    [1.0, -2.0]
+    """
+
+    def to_free(self, value):
+        return np.ravel(value)
+
+    def from_free(self, free, shape):
+        return jnp.reshape(free, shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Positive(Constraint):
+    """Positive numbers, by their logarithms.
+
+    >>> float(Positive().from_free(jnp.zeros(1), ()))
+    1.0
+    """
+
+    is_positive: ClassVar[bool] = True
+
+    def to_free(self, value):
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(np.ravel(value))
+
+    def from_free(self, free, shape):
+        return jnp.reshape(jnp.exp(free), shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Between(Constraint):
+    """Numbers strictly between two others, by their log odds.
+
+    >>> float(Between(0.0, 0.5).from_free(jnp.zeros(1), ()))
+    0.25
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self):
+        if not -math.inf < self.lower < self.upper < math.inf:
+            raise ValueError(
+                f"lower must be less than upper, both finite, got {self.lower} and {self.upper}: swap them"
+            )
+
+    def limits(self):
+        share = 4.0 * np.finfo(float).eps * max(1.0, max(abs(self.lower), abs(self.upper)) / (self.upper - self.lower))
+        return (-math.inf, math.inf) if share >= 0.5 else (math.log(share), -math.log(share))
+
+    def to_free(self, value):
+        share = (np.ravel(value) - self.lower) / (self.upper - self.lower)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.log(share) - np.log1p(-share)
+
+    def from_free(self, free, shape):
+        share = 1.0 / (1.0 + jnp.exp(-free))
+        return jnp.reshape(self.lower + (self.upper - self.lower) * share, shape)
+
+
+@dataclasses.dataclass(frozen=True)
+class Covariance(Constraint):
+    """A variance, a vector of variances, or a positive definite matrix, by the logarithms of its Cholesky pivots.
+
+    What is left of the pivot in a row of the Cholesky factor is in units of it: free numbers have no unit, whatever
+    that of the matrix is.
+
+    >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
+    >>> free = Covariance().to_free(matrix)
+    >>> free.shape, bool(np.allclose(Covariance().from_free(free, (2, 2)), matrix))
+    ((3,), True)
+    """
+
+    is_positive: ClassVar[bool] = True
+
+    def size(self, shape):
+        return math.prod(shape) if len(shape) < 2 else shape[-1] * (shape[-1] + 1) // 2
+
+    def logarithms(self, shape):
+        if len(shape) < 2:
+            return Positive().logarithms(shape)
+        rows, columns = np.tril_indices(shape[0])
+        return rows == columns
+
+    def to_free(self, value):
+        if np.ndim(value) < 2:
+            return Positive().to_free(value)
+        factor = lower_root_given(value)
+        if factor is None:
+            return np.full(self.size(np.shape(value)), np.nan)
+        rows, columns = np.tril_indices(value.shape[0])
+        pivots = np.diagonal(factor)[rows]
+        return np.where(rows == columns, np.log(pivots), factor[rows, columns] / pivots)
+
+    def from_free(self, free, shape):
+        if len(shape) < 2:
+            return Positive().from_free(free, shape)
+        rows, columns = np.tril_indices(shape[0])
+        on_diagonal = rows == columns
+        pivots = jnp.exp(free[np.flatnonzero(on_diagonal)])
+        factor = jnp.zeros(shape).at[rows, columns].set(jnp.where(on_diagonal, 1.0, free)) * pivots[:, None]
+        return factor @ factor.T
+
+
+def learned(
+    constraint: Constraint | None = None, by_default: bool = True, unit: str | None = None, **options: Any
+) -> Any:
+    """A field of a kernel, mean or likelihood that `fit` learns; `options` are those of `equinox.field`.
+
+    `constraint` says which values it may have: `Positive()`, `Between(lower, upper)`, `Covariance()`, or `Real()`, the
+    default. With `by_default=False` it is learned only where `parameters` asks for it with `Free()`. `unit` is what it
+    is measured in, where a first guess can be made from the data: "x", "y", "y2" (of a variance), "f2" and the like.
+
+    >>> import newtongp as ng
+    >>> class Laplace(ng.Likelihood):
+    ...     scale: Any = ng.learned(ng.Positive(), default=1.0)
+    ...
+    ...     def log_prob(self, y, f):
+    ...         return -jnp.abs(y - f) / self.scale - jnp.log(2.0 * self.scale)
+    >>> [found.name for found in ng.hyperparameters(Laplace())]
+    ['scale']
+    """
+    if constraint is not None and not isinstance(constraint, Constraint):
+        raise ValueError(f"constraint must be such as Positive() or Between(0.0, 1.0), got {constraint!r}")
+    metadata = {"constraint": Real() if constraint is None else constraint, "learned": by_default, "unit": unit}
+    return eqx.field(metadata=metadata, **options)
+
+
+def never_learned(**options: Any) -> Any:
+    """A field with numbers that are part of a model's structure."""
+    return eqx.field(metadata={"constraint": None, "learned": False, "unit": None}, **options)

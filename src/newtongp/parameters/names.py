@@ -1,0 +1,114 @@
+"""The hyperparameters of a model by their names, and what a user wants of each: free, fixed, tied, with a prior.
+
+A name is the path to the number, as one would write it in Python: `kernel.lengthscale`, `kernel[1].variance` for the
+second part of a sum or the second latent, `mean.value`, `likelihood.variance`. Any ending of it will do, and stands for
+all parameters that end so.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .constraints import Constraint, Real
+
+Path = tuple[str | int, ...]
+
+
+_ELIDED = ("parts", "kernels", "base")
+"""Fields that a name leaves out: `kernel[0]` is `kernel.parts[0]`."""
+
+
+# Finding them -------------------------------------------------------------------------------------
+
+
+class Parameter(NamedTuple):
+    """One hyperparameter of a model: its name, where it is, its value, and what is declared of it."""
+
+    name: str
+    path: Path
+    value: np.ndarray
+    constraint: Constraint
+    learned: bool
+    """Whether it is learned unless something else is said."""
+    unit: str | None
+    declared: bool = True
+    """Whether its class declares it with `newtongp.learned`; if not, it is learned only where `Free` asks for it."""
+
+
+_UNDECLARED = Real(), False, None, False
+
+
+def hyperparameters(model: Any) -> list[Parameter]:
+    """All hyperparameters of a model, a kernel, a mean or a likelihood, with their names.
+
+    Numbers in fields that are not declared with `newtongp.learned` are among them, with `declared` False.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.RBF() + ng.kernels.Constant()), ng.likelihoods.Gaussian())
+    >>> [found.name for found in ng.hyperparameters(model)]
+    ['kernel[0].lengthscale', 'kernel[0].variance', 'kernel[1].variance', 'likelihood.variance']
+    """
+    if not isinstance(model, eqx.Module):
+        raise ValueError(
+            f"model must be a Model, or a part of one such as a kernel, got {model!r}: hyperparameters of a result are "
+            "those of result.model"
+        )
+    return list(_walk(model, (), "", _UNDECLARED))
+
+
+def _walk(node: Any, path: Path, name: str, inherited: tuple) -> Iterator[Parameter]:
+    hidden = _hidden(node)
+    for field in dataclasses.fields(node):
+        value, declaration = vars(node).get(field.name), field.metadata
+        # What a field holds (a neural network, say) is declared with the field, as far as it declares nothing itself.
+        told = inherited
+        if "constraint" in declaration:
+            told = declaration["constraint"], declaration["learned"], declaration["unit"], True
+        if declaration.get("static") or value is None or told[0] is None or field.name in hidden:
+            continue
+        yield from _visit(value, (*path, field.name), _longer(name, field.name), told)
+
+
+def _visit(value: Any, path: Path, name: str, told: tuple) -> Iterator[Parameter]:
+    if isinstance(value, eqx.Module):
+        yield from _walk(value, path, name, told)
+    elif isinstance(value, (tuple, list)):
+        for index, entry in enumerate(value):
+            # The only part needs no number: `mean.value`, not `mean[0].value`.
+            yield from _visit(entry, (*path, index), name if len(value) == 1 else f"{name}[{index}]", told)
+    elif _is_real(value):
+        yield Parameter(name, path, np.asarray(value, dtype=float), *told)
+
+
+def _is_real(value: Any) -> bool:
+    if isinstance(value, float):
+        return True
+    return isinstance(value, (np.ndarray, np.floating, jax.Array)) and jnp.issubdtype(value.dtype, np.floating)
+
+
+def _longer(name: str, field: str) -> str:
+    if field == "prior" or field in _ELIDED:
+        return name
+    return f"{name}.{field}" if name else field
+
+
+def _hidden(node: Any) -> tuple[str, ...]:
+    """Numbers that come with the rows of the data, or that latents stand in for."""
+    return tuple(getattr(node, "row_parameters", ()))
+
+
+def look_up(tree: Any, path: Path) -> Any:
+    """What is at this path."""
+    for step in path:
+        tree = tree[step] if isinstance(step, int) else getattr(tree, step)
+    return tree
+
+
+def put(tree: Any, path: Path, value: Any) -> Any:
+    """The tree with something else at this path."""
+    return eqx.tree_at(lambda whole: look_up(whole, path), tree, value)

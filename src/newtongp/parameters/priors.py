@@ -1,0 +1,77 @@
+"""Prior densities of hyperparameters."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..validation.numbers import parameter
+
+
+class LogNormal(eqx.Module):
+    """A prior for positive parameters: log value ~ N(log median, spread²).
+
+    >>> round(float(LogNormal(2.0, 0.5)(2.0)), 4)
+    -0.9189
+    """
+
+    median: Any = eqx.field(converter=lambda value: parameter(value, "median", lower=0.0, max_ndim=1))
+    spread: Any = eqx.field(converter=lambda value: parameter(value, "spread", lower=0.0, max_ndim=1))
+
+    def __call__(self, value):
+        """The log density, with respect to the value itself."""
+        gap = (jnp.log(value) - jnp.log(self.median)) / self.spread
+        return -0.5 * gap**2 - jnp.log(value * self.spread) - 0.5 * np.log(2.0 * np.pi)
+
+
+class Normal(eqx.Module):
+    """A prior for real parameters: value ~ N(mean, deviation²).
+
+    >>> round(float(Normal(0.0, 1.0)(0.0)), 4)
+    -0.9189
+    """
+
+    mean: Any = eqx.field(converter=lambda value: parameter(value, "mean", max_ndim=1))
+    deviation: Any = eqx.field(converter=lambda value: parameter(value, "deviation", lower=0.0, max_ndim=1))
+
+    def __call__(self, value):
+        """The log density."""
+        gap = (value - self.mean) / self.deviation
+        return -0.5 * gap**2 - jnp.log(self.deviation) - 0.5 * np.log(2.0 * np.pi)
+
+
+class Gamma(eqx.Module):
+    """A prior for positive parameters, with density ∝ value^(shape − 1) exp(−rate · value).
+
+    >>> round(float(Gamma(1.0, 2.0)(0.0)), 4)
+    0.6931
+    """
+
+    shape: Any = eqx.field(converter=lambda value: parameter(value, "shape", lower=0.0))
+    rate: Any = eqx.field(converter=lambda value: parameter(value, "rate", lower=0.0))
+
+    def __call__(self, value):
+        """The log density."""
+        powers = jax.scipy.special.xlogy(self.shape - 1.0, value)
+        return powers - self.rate * value + self.shape * jnp.log(self.rate) - jax.scipy.special.gammaln(self.shape)
+
+
+class Plausible(eqx.Module):
+    """Where the data may decide alone: flat between two positive numbers, and falling with the log beyond them.
+
+    This is the default for what data cannot always decide, such as a lengthscale far larger than the range of x. `fit`
+    keeps it only where the data do not: an optimum beyond the range that has a curvature of its own is not moved.
+
+    >>> bool(Plausible(0.1, 10.0)(1.0) == 0.0), round(float(Plausible(0.1, 1.0)(np.e)), 6)
+    (True, -0.5)
+    """
+
+    lower: Any = eqx.field(converter=lambda value: parameter(value, "lower", lower=0.0, max_ndim=1))
+    upper: Any = eqx.field(converter=lambda value: parameter(value, "upper", lower=0.0, max_ndim=1))
+
+    def __call__(self, value):
+        """Zero inside; minus half the square of the log ratio to the nearest bound outside."""
+        beyond = jnp.maximum(jnp.log(value / self.upper), 0.0) + jnp.maximum(jnp.log(self.lower / value), 0.0)
+        return -0.5 * beyond**2

@@ -1,0 +1,150 @@
+"""P(Y ≤ y) of each row: closed forms, adaptive integrals over one or two latents, quasi-random points for more."""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from ..likelihoods import host
+from ..numerics.cubature import QuasiRandom
+from .adaptive import graded, integrate, locate
+from .rows import Rows
+from .tensor import SPACINGS, trapezoid
+
+ACCURACY = 1e-6
+"""The error in probability from which on it is spoken of."""
+_RELATIVE, _ABSOLUTE = 1e-9, 1e-16
+"""The error of a panel for one latent; relative to the smaller of P(Y ≤ y) and P(Y > y)."""
+_AGREEMENT = 1e-7
+"""The change from one product rule to the next, relative to the same, from which on the second is believed."""
+_OUTER, _INNER = 3e-8, 1e-8
+"""The error of a panel where there are two latents, each of which multiplies the work of the other."""
+_ENDS = np.array([-9.5, -4.0, -2.0, 0.0, 2.0, 4.0, 9.5])
+"""Beyond 9.5 standard deviations a normal variable has a probability of 2e-21."""
+_FEW_ENDS = np.array([-7.0, -2.5, 0.0, 2.5, 7.0])
+"""Beyond 7, of 3e-12."""
+_MANY_NODES = 4096
+
+
+class Points(NamedTuple):
+    """Outputs of rows and values of theirs, at which P(Y ≤ y) is asked for: three vectors of one length."""
+
+    rows: np.ndarray
+    outputs: np.ndarray
+    y: np.ndarray
+
+    def take(self, index: np.ndarray) -> "Points":
+        """Some of them."""
+        return Points(self.rows[index], self.outputs[index], self.y[index])
+
+
+def distribution(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
+    """P(Y ≤ y) at these points, and its estimated error."""
+    with np.errstate(all="ignore"):
+        return _distribution(rows, points)
+
+
+def _distribution(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
+    if rows.nodal == 0:
+        z = np.zeros((0, points.rows.size))
+        return special.ndtr(rows.standardised(points.rows, points.outputs, points.y, z)), np.zeros(points.y.shape)
+    closed = None
+    if rows.linear == 0 and rows.likelihood.num_outputs == 1:
+        mean, covariance = (np.moveaxis(part[points.rows], 0, -1) for part in rows.latents())
+        closed = host.expected_distribution(rows.at(points.rows), points.y, mean, covariance)
+    if closed is not None:
+        return np.broadcast_to(closed, points.y.shape), np.zeros(points.y.shape)
+    if rows.nodal > 2:
+        return _by_points(rows, points)
+    if rows.nodal == 1:
+        value, error = _nested(rows, points, np.zeros((0, points.y.size)))
+    else:
+        value, error = _by_products(rows, points)
+        for harder in (_half_nested, lambda rows, points: _nested(rows, points, np.zeros((0, points.y.size)))):
+            rough = np.flatnonzero(np.isinf(error))
+            if rough.size:
+                value[rough], error[rough] = harder(rows, points.take(rough))
+    return np.clip(value, 0.0, 1.0), error
+
+
+def _by_products(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
+    """By product rules, finer and finer; the error is infinite where the last two do not agree."""
+    value, error = np.full(points.y.shape, np.nan), np.full(points.y.shape, np.inf)
+    open_ = np.arange(points.y.size)
+    for spacing in SPACINGS:
+        nodes, weights, _ = trapezoid(spacing, rows.nodal)
+        index = np.repeat(open_, weights.size)
+        found = (
+            rows.distribution(*points.take(index), np.tile(nodes, (1, open_.size))).reshape(open_.size, -1) @ weights
+        )
+        change = np.abs(found - value[open_])
+        agree = change <= _AGREEMENT * np.minimum(found, 1.0 - found) + _ABSOLUTE
+        value[open_] = found
+        error[open_[agree]] = change[agree]
+        open_ = open_[~agree]
+        if open_.size == 0:
+            break
+    return value, error
+
+
+def _half_nested(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
+    """The outer of two integrals by two fixed rules; the error is infinite where they do not agree."""
+    found, errors = [], []
+    for spacing in SPACINGS[:2]:
+        nodes, weights, _ = trapezoid(spacing, 1)
+        index = np.repeat(np.arange(points.y.size), weights.size)
+        value, error = _nested(rows, points.take(index), np.tile(nodes, (1, points.y.size)))
+        found.append(value.reshape(-1, weights.size) @ weights)
+        errors.append(error.reshape(-1, weights.size) @ weights)
+    change = np.abs(found[1] - found[0])
+    agree = change <= _AGREEMENT * np.minimum(found[1], 1.0 - found[1]) + _INNER
+    return found[1], np.where(agree, change + errors[1], np.inf)
+
+
+def _nested(rows: Rows, points: Points, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """E[P(Y ≤ y | g)] over the latents after those at the points `outer` (k, n)."""
+    last = outer.shape[0] + 1 == rows.nodal
+
+    def at(items: np.ndarray, z: np.ndarray) -> tuple[Points, np.ndarray]:
+        return points.take(items), np.concatenate([outer[:, items], z[None, :]])
+
+    def weighted(items: np.ndarray, z: np.ndarray) -> np.ndarray:
+        asked, place = at(items, z)
+        weight = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
+        if last:
+            return (weight * rows.distribution(*asked, place))[:, None]
+        value, error = _nested(rows, asked, place)
+        return weight[:, None] * np.stack([value, error], axis=1)
+
+    def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:
+        if rows.nodal == 1:
+            return _RELATIVE * np.minimum(np.abs(value), np.abs(1.0 - value)) + _ABSOLUTE
+        wanted = np.full(value.shape, _INNER if last else _OUTER)
+        # The error of the inner integrals need not be known well.
+        wanted[:, 1:] = np.inf
+        return wanted
+
+    ends = _ENDS if rows.nodal == 1 else _FEW_ENDS
+    breaks = np.broadcast_to(ends, (points.y.size, ends.size))
+    if last and rows.linear:
+        # The step of the distribution function, or where it comes closest to one.
+        def closeness(items: np.ndarray, z: np.ndarray) -> np.ndarray:
+            asked, place = at(items, z)
+            return -0.5 * (rows.standardised(*asked, place)[:, None]) ** 2
+
+        centre, width, _ = locate(closeness, points.y.size, ends[-1])
+        breaks = graded(centre, width, ends)
+    found = integrate(weighted, breaks, allowed)
+    inner = found.value[:, 1] if found.value.shape[1] > 1 else 0.0
+    return found.value[:, 0], found.error[:, 0] + inner
+
+
+def _by_points(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
+    """An average over many points of equal weight, with its change from half as many as the error."""
+    averages = []
+    for count in (_MANY_NODES // 2, _MANY_NODES):
+        nodes, _ = QuasiRandom(count).rule(rows.nodal)
+        index = np.repeat(np.arange(points.y.size), count)
+        z = np.tile(nodes.T, (1, points.y.size))
+        averages.append(rows.distribution(*points.take(index), z).reshape(-1, count).mean(axis=1))
+    return averages[1], np.abs(averages[1] - averages[0])

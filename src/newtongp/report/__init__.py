@@ -1,0 +1,13 @@
+"""A page that can be handed on: figures, tables and saved results in one folder, with an `index.html` to open."""
+
+from .page import Picture, Section, calibration_picture, convergence_picture, folder_name, section_of, write_report
+
+__all__ = [
+    "Picture",
+    "Section",
+    "calibration_picture",
+    "convergence_picture",
+    "folder_name",
+    "section_of",
+    "write_report",
+]

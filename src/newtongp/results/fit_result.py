@@ -1,0 +1,83 @@
+"""What `fit` found: a result of inference, with the hyperparameters that were learned for it."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..parameters.names import hyperparameters
+from .result import Result
+from .status import Status
+
+if TYPE_CHECKING:
+    from ..interface.results import FitResultMethods
+
+
+class FitResult(Result):
+    """A `Result` with learned hyperparameters: `model` holds them.
+
+    `status` says how the search for them ended, `inference_status` how inference did with them. `learned` are the
+    values of what was learned by name, `standard_errors` approximate ones from the curvature of the energy (infinite
+    for what the data do not determine), and `fit_history` the lowest energy after each iteration of the search (with
+    `penalty`, minus the log prior density of the values, in it). `tied` says which parameters share the value of
+    another, `redundant` which variances were not learned because only their product with another is determined, and
+    `notes` what else was not learned and why. `covariance` and `joint_covariance` say how surely values are known
+    together, `undetermined` names those that only a weak prior holds, and `summary()` shows all of it.
+
+    >>> import newtongp as ng
+    >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian())
+    >>> result = ng.fit(model, [0.0, 1.0, 2.0, 3.0], [0.1, 1.2, 0.8, -0.2], parameters={"lengthscale": ng.Fixed()})
+    >>> sorted(result.learned), float(result.parameters["kernel.lengthscale"])
+    (['kernel.variance', 'likelihood.variance'], 1.0)
+    """
+
+    def __init__(
+        self,
+        result: Result,
+        *,
+        status: Status,
+        learned: dict[str, np.ndarray],
+        priors: dict[str, Any],
+        standard_errors: dict[str, np.ndarray],
+        at_bound: list[str],
+        penalty: float,
+        fit_history: np.ndarray,
+        evaluations: int,
+        seconds: float,
+        tied: dict[str, str] | None = None,
+        notes: dict[str, str] | None = None,
+        undetermined: list[str] | None = None,
+        spread: np.ndarray | None = None,
+        redundant: dict[str, str] | None = None,
+    ):
+        self.__dict__.update(result.__dict__)
+        self.inference_status = result.status
+        self.status = status
+        self.learned = learned
+        self.priors = priors
+        self.standard_errors = standard_errors
+        self.at_bound = at_bound
+        self.penalty = penalty
+        self.fit_history = fit_history
+        self.evaluations = evaluations
+        self.seconds = seconds
+        self.tied = {} if tied is None else tied
+        self.notes = {} if notes is None else notes
+        self.undetermined = [] if undetermined is None else undetermined
+        self.spread = spread
+        self.redundant = {} if redundant is None else redundant
+
+    def __repr__(self) -> str:
+        return (
+            f"FitResult: {self.status.name.lower()} after {len(self.fit_history)} iteration(s) and {self.evaluations} "
+            f"evaluation(s), energy {self.energy:.6g}"
+        )
+
+    @property
+    def parameters(self) -> dict[str, np.ndarray]:
+        """All hyperparameters by name, learned or not."""
+        return {each.name: each.value for each in hyperparameters(self.model)}
+
+    if TYPE_CHECKING:
+        covariance = FitResultMethods.covariance
+        free_covariance = FitResultMethods.free_covariance
+        joint_covariance = FitResultMethods.joint_covariance

@@ -1,0 +1,117 @@
+"""What users give as arguments, checked at one place: whole numbers, flags, keys, file names and functions.
+
+Numbers with a range are `precision.parameter`'s, data are `data.py`'s.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .numbers import parameter
+
+
+def whole(value: Any, name: str, least: int = 1, most: int | None = None, such_as: int | None = None) -> int:
+    """`value` as an integer in a range.
+
+    >>> whole(20, "max_steps")
+    20
+    >>> whole(2.5, "max_steps", least=0, such_as=100)
+    Traceback (most recent call last):
+        ...
+    ValueError: max_steps must be an integer of at least 0, got 2.5: give a whole number, such as 100
+    """
+    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if is_integer and value >= least and (most is None or value <= most):
+        return int(value)
+    wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    example = max(least, 1) if such_as is None else such_as
+    raise ValueError(f"{name} must be an integer {wanted}, got {value!r}: give a whole number, such as {example}")
+
+
+def flag(value: Any, name: str) -> bool:
+    """`value` as True or False.
+
+    >>> flag("no", "throw")
+    Traceback (most recent call last):
+        ...
+    ValueError: throw must be True or False, got 'no': write throw=True or throw=False
+    """
+    if isinstance(value, (bool, np.bool_)):
+        return bool(value)
+    raise ValueError(f"{name} must be True or False, got {value!r}: write {name}=True or {name}=False")
+
+
+def tolerance(tol: Any, strict: bool = False) -> float:
+    """`tol` as a number of at least 0, or more than that."""
+    return float(parameter(tol, "tol", lower=0.0, strict=strict, remedy="give a small number, such as 1e-6"))
+
+
+def file_name(value: Any, name: str = "path", example: str = "result.ngp", what: str = "file") -> str:
+    """`value` as the name of a file or folder.
+
+    >>> file_name(3, "checkpoint", "fit.checkpoint")
+    Traceback (most recent call last):
+        ...
+    ValueError: checkpoint must be the name of a file, got 3: give a string or a path, such as "fit.checkpoint"
+    """
+    try:
+        return os.fsdecode(value)
+    except TypeError:
+        raise ValueError(
+            f'{name} must be the name of a {what}, got {value!r}: give a string or a path, such as "{example}"'
+        ) from None
+
+
+def as_key(key: Any) -> Any:
+    """A JAX key from a key or an integer seed."""
+    try:
+        if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+            return jax.random.key(int(key))
+        if isinstance(key, jax.Array):
+            typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+            single = key if typed else jax.random.wrap_key_data(key)
+            if single.shape == ():
+                return single
+    except (OverflowError, TypeError):
+        pass
+    raise ValueError(f"key must be one JAX key, as of jax.random.key(0), or an integer seed, got {key!r}: write key=0")
+
+
+_UNTRACEABLE = (
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.ConcretizationTypeError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+
+@contextlib.contextmanager
+def traced(what: str) -> Iterator[None]:
+    """For calls of functions that users wrote: what JAX cannot trace in them is an error that says what to write.
+
+    >>> with traced("the mean function"):
+    ...     jax.eval_shape(lambda x: np.sin(x), 1.0)
+    Traceback (most recent call last):
+        ...
+    ValueError: the mean function cannot be traced by JAX: ...
+    """
+    try:
+        yield
+    except _UNTRACEABLE as error:
+        raise ValueError(
+            f"{what} cannot be traced by JAX: use the functions of jax.numpy in place of those of numpy and math "
+            "(jnp.sin for np.sin), jnp.where in place of `if`, and no float(...) or int(...)"
+        ) from error
+
+
+def one_number(value: Any, what: str, advice: str) -> Any:
+    """What a function of a user's returned, as an array without dimensions."""
+    array = jnp.asarray(value)
+    if array.shape:
+        raise ValueError(f"{what} must return one number and not an array of shape {array.shape}: {advice}")
+    return array

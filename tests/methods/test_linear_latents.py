@@ -1,0 +1,167 @@
+"""Latents that enter linearly are integrated without nodes: the same numbers as from many nodes, or better ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import newtongp as ng
+from newtongp.likelihoods.base import row_log_prob
+from newtongp.methods.expectation import expected_log_density, log_expected_density
+from newtongp.methods.linearisation import linearise, slope_by_derivative, slope_by_regression
+from newtongp.methods.nodes import exact_rule, moment_rule
+from newtongp.methods.target import ExpectedLogDensity, PowerDensity
+from newtongp.numerics.cubature import PartwiseRule, nodes_and_weights
+from newtongp.numerics.gaussian import Gaussian
+
+NOISE = [[0.5, 0.1, 0.0], [0.1, 0.4, -0.1], [0.0, -0.1, 0.6]]
+CASES = {
+    "noise": (ng.likelihoods.HeteroscedasticGaussian(), [0.7], 30),
+    "product": (ng.likelihoods.Product(0.3), [0.7], 30),
+    "subbands": (ng.likelihoods.AmplitudeDemodulation(2, [[1.0], [0.5]], variance=0.4), [0.7], 14),
+    "network": (ng.likelihoods.RegressionNetwork(3, 1, NOISE), [0.7, -0.3, 0.2], 8),
+    "mixture": (ng.likelihoods.LinearCoregionalisation([[1.0, 0.5], [0.0, 2.0]], [0.3, 0.4]), [0.7, -0.2], 30),
+}
+
+
+def gaussian_of(size, scale=0.1):
+    rng = np.random.default_rng(size)
+    root = rng.normal(size=(size, size))
+    return Gaussian(
+        jnp.asarray(rng.normal(size=size)), jnp.asarray(scale * (root @ root.T / size + 0.2 * np.eye(size)))
+    )
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_expected_log_density_and_its_derivatives(name):
+    likelihood, y, order = CASES[name]
+    gaussian = gaussian_of(likelihood.num_latents)
+    y = jnp.asarray(y)
+    found = jax.jit(lambda g: expected_log_density(likelihood, y, g, None))(gaussian)
+    wanted = jax.jit(lambda g: expected_log_density(likelihood, y, g, ng.cubature.GaussHermite(order)))(gaussian)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-7, atol=2e-8)
+
+
+@pytest.mark.parametrize("name", ["noise", "product", "subbands"])
+def test_a_proposal_points_downhill_in_the_energy_at_the_same_nodes(name):
+    """The descent Hessian is twice the derivative of the sum in C where nodes are too coarse."""
+    likelihood, y, _ = CASES[name]
+    y = jnp.asarray(y)
+    gaussian = gaussian_of(likelihood.num_latents, scale=60.0)
+    hessian = expected_log_density(likelihood, y, gaussian, None, descent=True).hessian
+    plain = expected_log_density(likelihood, y, gaussian, None).hessian
+    slope = jax.grad(lambda c: expected_log_density(likelihood, y, Gaussian(gaussian.mean, c), None).value)(
+        gaussian.covariance
+    )
+    wanted = slope + slope.T
+    np.testing.assert_allclose(hessian, wanted, rtol=1e-7, atol=1e-9 * float(jnp.max(jnp.abs(wanted))))
+    if name != "subbands":
+        assert float(jnp.max(jnp.abs(plain - wanted))) > 1e-5 * float(jnp.max(jnp.abs(wanted)))
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0])
+@pytest.mark.parametrize("name", CASES)
+def test_log_expected_density(name, power):
+    likelihood, y, order = CASES[name]
+    y, gaussian = jnp.asarray(y), gaussian_of(likelihood.num_latents, scale=0.05)
+    found = log_expected_density(likelihood, y, gaussian, None, power)
+    wanted = log_expected_density(likelihood, y, gaussian, ng.cubature.GaussHermite(order + 4), power)
+    np.testing.assert_allclose(found, wanted, rtol=1e-7)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_power_ep_expands_the_same_function(name):
+    likelihood, y, _ = CASES[name]
+    y, gaussian = jnp.asarray(y), gaussian_of(likelihood.num_latents)
+    found = jax.jit(lambda g: PowerDensity(0.5).expand(likelihood, y, g, None))(gaussian)
+
+    @jax.jit
+    def value(mean):
+        return log_expected_density(likelihood, y, Gaussian(mean, gaussian.covariance), None, 0.5) / 0.5
+
+    np.testing.assert_allclose(found.value, value(gaussian.mean), rtol=1e-12)
+    # Tilted moments and derivatives of the sum over nodes differ by the error of the nodes.
+    np.testing.assert_allclose(found.gradient, jax.jit(jax.jacfwd(value))(gaussian.mean), rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(found.hessian, jax.hessian(value)(gaussian.mean), rtol=1e-6, atol=1e-9)
+    by_covariance = jax.grad(lambda c: log_expected_density(likelihood, y, Gaussian(gaussian.mean, c), None, 0.5) / 0.5)
+    slope = jax.jit(by_covariance)(gaussian.covariance)
+    np.testing.assert_allclose(found.covariance_gradient, 0.5 * (slope + slope.T), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-6])
+def test_power_ep_with_little_noise_keeps_what_is_known_exactly(noise):
+    """A tilted variance far below the gaps between nodes is right where it comes from no nodes."""
+    likelihood = ng.likelihoods.LinearCoregionalisation([[1.0, 0.5]], [noise])
+    gaussian = gaussian_of(2)
+    found = PowerDensity(1.0).expand(likelihood, jnp.asarray([0.4]), gaussian, None)
+    a = np.array([1.0, 0.5])
+    total = a @ np.asarray(gaussian.covariance) @ a + noise
+    np.testing.assert_allclose(found.hessian, -np.outer(a, a) / total, rtol=1e-9)
+    np.testing.assert_allclose(found.gradient, a * (0.4 - a @ np.asarray(gaussian.mean)) / total, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["partial", "full", "generalised"])
+@pytest.mark.parametrize("name", ["noise", "product", "network"])
+def test_variational_gauss_newton(name, kind):
+    likelihood, y, order = CASES[name]
+    y, gaussian = jnp.asarray(y), gaussian_of(likelihood.num_latents)
+    target = ExpectedLogDensity()
+    found = jax.jit(lambda g: target.gauss_newton(likelihood, y, g, None, kind))(gaussian)
+    wanted = jax.jit(lambda g: target.gauss_newton(likelihood, y, g, ng.cubature.GaussHermite(order), kind))(gaussian)
+    np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-7)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_linearisation(name):
+    likelihood, _, order = CASES[name]
+    gaussian = gaussian_of(likelihood.num_latents)
+    ours, many = moment_rule(likelihood, None), ng.cubature.GaussHermite(order)
+    for function in (linearise, slope_by_derivative, slope_by_regression):
+        found, wanted = function(likelihood, gaussian, ours), function(likelihood, gaussian, many)
+        jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=2e-7, atol=2e-8), found, wanted)
+
+
+@pytest.mark.parametrize(("degree", "dimension"), [(4, 1), (4, 2), (4, 3), (4, 8), (2, 8), (7, 2)])
+def test_exact_rules_are_exact(degree, dimension):
+    gaussian = gaussian_of(dimension)
+    direction = np.linspace(0.5, 1.5, dimension)
+    nodes, weights, _, _ = nodes_and_weights(exact_rule(degree, dimension), gaussian)
+    at = nodes @ direction
+    mean, variance = direction @ np.asarray(gaussian.mean), direction @ np.asarray(gaussian.covariance) @ direction
+    points, own = np.polynomial.hermite_e.hermegauss(20)
+    wanted = (own / own.sum()) @ (mean + np.sqrt(variance) * points) ** degree
+    np.testing.assert_allclose(weights @ at**degree, wanted, rtol=1e-10)
+
+
+def test_few_nodes_are_used():
+    assert len(moment_rule(ng.likelihoods.HeteroscedasticGaussian(), None).rule(2)[1]) == 40
+    assert len(moment_rule(ng.likelihoods.RegressionNetwork(3, 2, NOISE), None).rule(8)[1]) == 129
+
+
+def test_a_partwise_rule_lets_the_first_latents_depend_on_their_own_nodes_alone():
+    rule = PartwiseRule((2, 0), ng.cubature.GaussHermite(3), ng.cubature.Unscented(3))
+    gaussian = gaussian_of(4)
+    nodes, weights, standard, root = nodes_and_weights(rule, gaussian)
+    np.testing.assert_allclose(root @ root.T, gaussian.covariance, rtol=1e-12)
+    np.testing.assert_allclose(weights @ nodes, gaussian.mean, rtol=1e-12)
+    assert len(np.unique(np.round(nodes[:, [2, 0]], 10), axis=0)) == 9
+    assert standard.shape == (36, 4)
+
+
+def test_row_log_prob_is_what_linear_form_says():
+    for likelihood, y, _ in CASES.values():
+        f = gaussian_of(likelihood.num_latents).mean
+        others = [k for k in range(likelihood.num_latents) if k not in likelihood.linear_latents]
+        matrix, offset, noise = likelihood.linear_form(f[jnp.asarray(others, dtype=int)])
+        residual = np.asarray(y) - offset - matrix @ f[jnp.asarray(likelihood.linear_latents)]
+        wanted = -0.5 * (
+            len(y) * np.log(2 * np.pi) + np.linalg.slogdet(noise)[1] + residual @ np.linalg.solve(noise, residual)
+        )
+        np.testing.assert_allclose(row_log_prob(likelihood, jnp.asarray(y), f), wanted, rtol=1e-12)

@@ -1,0 +1,102 @@
+"""The dense prior against inverses and determinants in NumPy, for sites of every signature."""
+
+import jax
+import numpy as np
+import pytest
+
+import newtongp as ng
+from newtongp.numerics.gaussian import Sites
+from newtongp.priors.dense import GP
+
+RNG = np.random.default_rng(11)
+
+
+def sites_of(kind, n, d):
+    """Random sites: PSD, singular, missing rows, or indefinite but with a proper posterior."""
+    linear = RNG.normal(size=(n, d))
+    root = RNG.normal(size=(n, d, d))
+    precision = root @ np.swapaxes(root, 1, 2)
+    if kind == "missing":
+        linear[::2], precision[::2] = 0.0, 0.0
+    if kind == "singular":
+        precision = root[:, :, :1] @ np.swapaxes(root[:, :, :1], 1, 2)
+    if kind == "indefinite":
+        precision[::3] = -0.15 * np.eye(d) + 0.05 * root[::3][:, :, :1] @ np.swapaxes(root[::3][:, :, :1], 1, 2)
+    return Sites(linear, precision)
+
+
+def dense_answer(prior, x, sites):
+    """(m, C, log ∫ p ∏ t) over (row, latent) pairs, from the definition."""
+    n, d = sites.linear.shape
+    with jax.enable_x64(True):
+        workspace = prior.prepare(jax.numpy.asarray(x))
+        grams, mean = np.asarray(workspace.gram), np.asarray(workspace.mean).reshape(-1)
+    gram = np.zeros((n * d, n * d))
+    precision = np.zeros((n * d, n * d))
+    for k in range(d):
+        gram[k::d, k::d] = grams[k]
+    for i in range(n):
+        precision[i * d : (i + 1) * d, i * d : (i + 1) * d] = sites.precision[i]
+    linear = sites.linear.reshape(-1)
+    matrix = np.eye(n * d) + precision @ gram
+    covariance = gram @ np.linalg.inv(matrix)
+    tilt = linear - precision @ mean
+    shift = covariance @ tilt
+    sign, log_det = np.linalg.slogdet(matrix)
+    assert sign > 0
+    log_z = -0.5 * log_det + linear @ mean - 0.5 * mean @ precision @ mean + 0.5 * tilt @ shift
+    return mean + shift, covariance, log_z
+
+
+@pytest.mark.parametrize("latents", [1, 2])
+@pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite"])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_conditioning_is_what_the_definition_says(latents, kind, repeated):
+    n = 9
+    x = RNG.uniform(0.0, 4.0, (n, 1))
+    if repeated:
+        x[4:6] = x[2]
+    kernels = [ng.kernels.Matern32(1.0, 1.5), ng.kernels.RBF(0.7, 0.5)][:latents]
+    prior = GP(ng.kernels.Independent(kernels), mean=ng.means.Independent([0.4, -1.0][:latents]))
+    sites = sites_of(kind, n, latents)
+    mean, covariance, log_z = dense_answer(prior, x, sites)
+    with jax.enable_x64(True):
+        workspace = prior.prepare(jax.numpy.asarray(x))
+        stepwise = workspace.marginals(jax.tree.map(jax.numpy.asarray, sites))
+        posterior = prior.condition(workspace, jax.tree.map(jax.numpy.asarray, sites))
+        joint = posterior.joint(jax.numpy.asarray(x))
+        again = posterior.predict(jax.numpy.asarray(x))
+    blocks = np.stack([covariance[i * latents : (i + 1) * latents, i * latents : (i + 1) * latents] for i in range(n)])
+    assert bool(stepwise.proper)
+    for found in (stepwise.marginals, posterior.marginals, again):
+        np.testing.assert_allclose(found.mean, mean.reshape(n, latents), atol=1e-11)
+        np.testing.assert_allclose(found.covariance, blocks, atol=1e-11)
+    np.testing.assert_allclose(joint.covariance, covariance, atol=1e-11)
+    log_site = np.sum(sites.linear * mean.reshape(n, latents)) - 0.5 * np.einsum(
+        "ni,nij,nj->", mean.reshape(n, latents), sites.precision, mean.reshape(n, latents)
+    )
+    assert float(stepwise.distance + stepwise.log_det) == pytest.approx(2.0 * (log_site - log_z), abs=1e-9)
+    assert float(posterior.log_normaliser) == pytest.approx(log_z, abs=1e-10)
+
+
+def test_an_improper_posterior_is_called_improper_even_with_an_even_number_of_negative_directions():
+    x = np.array([[0.0], [10.0]])
+    prior = GP(ng.kernels.RBF())
+    sites = Sites(np.zeros((2, 1)), np.full((2, 1, 1), -2.0))
+    with jax.enable_x64(True):
+        found = prior.prepare(jax.numpy.asarray(x)).marginals(jax.tree.map(jax.numpy.asarray, sites))
+    # The determinant of I + ΛK is positive here: only the definiteness tells.
+    assert np.linalg.det(np.eye(2) - 2.0 * np.eye(2)) > 0
+    assert not bool(found.proper)
+
+
+@pytest.mark.parametrize("precision", [1e4, 1e8, 1e11])
+def test_precise_data_keep_their_digits(precision):
+    x = np.linspace(0.0, 3.0, 12)
+    y = np.sin(x)
+    model = ng.Model(ng.GP(ng.kernels.Matern12(1.0)), ng.likelihoods.Gaussian(1.0 / precision))
+    result = ng.infer(model, x, y, ng.VI(), ng.Constant(1.0))
+    gram = np.exp(-np.abs(x[:, None] - x[None, :]))
+    mean = gram @ np.linalg.solve(gram + np.eye(12) / precision, y)
+    np.testing.assert_allclose(result.marginals.mean[:, 0], mean, atol=1e-9)
+    assert np.all(result.marginals.covariance > 0.0)
