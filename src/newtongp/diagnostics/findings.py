@@ -90,7 +90,7 @@ def _warn_of_parameters(result: Result) -> Iterator[Warned]:
             yield Warned(each.name, found)
 
 
-def _range_words(prior: Plausible) -> str:
+def range_words(prior: Plausible) -> str:
     """The range of values outside which a weak prior acts."""
     if np.ptp(prior.lower) == 0.0 and np.ptp(prior.upper) == 0.0:
         return f"{number(np.min(prior.lower))} to {number(np.max(prior.upper))}"
@@ -100,7 +100,7 @@ def _range_words(prior: Plausible) -> str:
 def _plausibility_problem(each: Parameter, prior: Plausible, is_open: bool) -> str | None:
     if np.all((each.value >= prior.lower) & (each.value <= prior.upper)):
         return None
-    beyond = f"{each.name} is {shown(each.value)}, beyond its plausible range of {_range_words(prior)}"
+    beyond = f"{each.name} is {shown(each.value)}, beyond its plausible range of {range_words(prior)}"
     if not is_open:
         return (
             f"{beyond}, where a weak prior pulls it back. Whether the data determine it was not looked into: compare "

@@ -22,8 +22,7 @@ from ..results.result import Result
 from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
 from ..validation.arguments import flag
 from ..validation.text import shown
-from .findings import Warned, find_concerns
-from .wording import range_words
+from .findings import Warned, find_concerns, range_words
 
 if TYPE_CHECKING:
     from rich.console import Group
