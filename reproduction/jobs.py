@@ -34,11 +34,11 @@ class Job(NamedTuple):
         return len(self.splits) * (1 if self.beyond_paper else self.iterations)
 
 
-Tell = Callable[[Job, int], None]
+ReportProgress = Callable[[Job, int], None]
 """Called with a job and how far it is."""
 
 
-def perform(job: Job, tell: Tell) -> tuple[Any, ...]:
+def perform(job: Job, report_progress: ReportProgress) -> tuple[Any, ...]:
     """A `Run` or an `Ending` for every split."""
     case = _case(job.case)
     found = []
@@ -46,19 +46,19 @@ def perform(job: Job, tell: Tell) -> tuple[Any, ...]:
         default = next(default for default in beyond.DEFAULTS if default.name == job.name)
         for number, split in enumerate(job.splits):
             found.append(beyond.run(case, default, case.splits[split]))
-            tell(job, number + 1)
+            report_progress(job, number + 1)
         return tuple(found)
     scheme = next(entry for entry in ENTRIES if entry.name == job.name).make(case)
     for number, split in enumerate(job.splits):
         fold = runner.make_fold(case, case.splits[split])
         before = number * job.iterations
-        advanced = functools.partial(_tell_more, tell, job, before)
+        advanced = functools.partial(_tell_more, report_progress, job, before)
         found.append(runner.run(fold, scheme, job.iterations, case.density_floor, case.compile_quickly, advanced))
     return tuple(found)
 
 
-def _tell_more(tell: Tell, job: Job, before: int, iterations: int) -> None:
-    tell(job, before + iterations)
+def _tell_more(report_progress: ReportProgress, job: Job, before: int, iterations: int) -> None:
+    report_progress(job, before + iterations)
 
 
 @functools.cache
@@ -72,12 +72,12 @@ _messages: Any = None
 
 
 def perform_all(
-    jobs: Sequence[Job], processes: int, tell: Tell, done: Callable[[Job, tuple[Any, ...]], None]
+    jobs: Sequence[Job], processes: int, report_progress: ReportProgress, done: Callable[[Job, tuple[Any, ...]], None]
 ) -> list[tuple[Any, ...]]:
     """The results of all jobs, in their order; `done` is called with each as soon as it is there."""
     count = min(processes, len(jobs))
     if count <= 1:
-        return [_and_say_so(job, perform(job, tell), done) for job in jobs]
+        return [_and_say_so(job, perform(job, report_progress), done) for job in jobs]
     # A forked process would inherit JAX's locks without the threads that hold them.
     context = multiprocessing.get_context("spawn")
     messages = context.Queue()
@@ -86,7 +86,7 @@ def perform_all(
         waiting = dict(zip(futures, jobs, strict=True))
         try:
             while waiting:
-                _pass_on(messages, jobs, tell)
+                _pass_on(messages, jobs, report_progress)
                 for future in [future for future in waiting if future.done()]:
                     _and_say_so(waiting.pop(future), future.result(), done)
         except BaseException:
@@ -119,9 +119,9 @@ def _perform_there(number: int, job: Job) -> tuple[Any, ...]:
     return found
 
 
-def _pass_on(messages: Any, jobs: Sequence[Job], tell: Tell) -> None:
+def _pass_on(messages: Any, jobs: Sequence[Job], report_progress: ReportProgress) -> None:
     try:
         number, done = messages.get(timeout=0.2)
     except queue.Empty:
         return
-    tell(jobs[number], done)
+    report_progress(jobs[number], done)

@@ -19,9 +19,9 @@ from newtongp.likelihoods.base import Likelihood, row_covariance, row_log_prob
 from newtongp.methods.curvature import Curvature, QuasiNewton, QuasiNewtonState
 from newtongp.methods.expectation import log_expected_density, tilted_expectations
 from newtongp.methods.linearisation import linearise
+from newtongp.methods.local_expansion import LocalExpansion
 from newtongp.methods.rule import Method, evaluate, propose, rescale
 from newtongp.methods.target import Expansion, Target
-from newtongp.methods.view import RowView
 from newtongp.numerics.cubature import Cubature, nodes_and_weights
 from newtongp.numerics.gaussian import Gaussian, Sites
 from newtongp.numerics.small import is_positive_definite, small_log_det, small_root, symmetrise
@@ -134,8 +134,8 @@ class ScalarGaussNewton(Curvature):
     def initial_state(self, target, num_latents):
         return None
 
-    def advance(self, view, state):
-        return view.hessian, state
+    def advance(self, expansion, state):
+        return expansion.hessian, state
 
     def carry(self, old, new, step_size):
         return new
@@ -201,21 +201,23 @@ class RowRule(eqx.Module):
     @abc.abstractmethod
     def look(
         self, likelihood: Likelihood, y: Float[Array, " P"], marginal: Gaussian, site: Sites
-    ) -> tuple[RowView, Bool[Array, ""]]:
+    ) -> tuple[LocalExpansion, Bool[Array, ""]]:
         """The row's likelihood around its marginal, and whether the cavity that this needs is proper."""
 
     @abc.abstractmethod
-    def propose(self, view: RowView, site: Sites, memory: Any, step_size: Float[Array, ""]) -> tuple[Sites, Any]:
+    def propose(
+        self, expansion: LocalExpansion, site: Sites, memory: Any, step_size: Float[Array, ""]
+    ) -> tuple[Sites, Any]:
         """The proposed site, and what to carry on."""
 
 
 _OBSERVED = True
 
 
-def _look(method: Method, likelihood, y, marginal, site) -> tuple[RowView, Bool[Array, ""]]:
-    view, numbers = evaluate(method, likelihood, y, jnp.asarray(_OBSERVED), marginal, site)
+def _expand(method: Method, likelihood, y, marginal, site) -> tuple[LocalExpansion, Bool[Array, ""]]:
+    expansion, numbers = evaluate(method, likelihood, y, jnp.asarray(_OBSERVED), marginal, site)
     always = jnp.ones((), dtype=bool)
-    return view, numbers.proper if method.target.power > 0.0 else always
+    return expansion, numbers.proper if method.target.power > 0.0 else always
 
 
 class ByTheEquations(RowRule):
@@ -224,10 +226,10 @@ class ByTheEquations(RowRule):
     method: Method
 
     def look(self, likelihood, y, marginal, site):
-        return _look(self.method, likelihood, y, marginal, site)
+        return _expand(self.method, likelihood, y, marginal, site)
 
-    def propose(self, view, site, memory, step_size):
-        return propose(self.method, view, jnp.asarray(_OBSERVED), site, memory, step_size)
+    def propose(self, expansion, site, memory, step_size):
+        return propose(self.method, expansion, jnp.asarray(_OBSERVED), site, memory, step_size)
 
 
 class PublishedPowerEP(RowRule):
@@ -241,12 +243,12 @@ class PublishedPowerEP(RowRule):
     lost: Any
 
     def look(self, likelihood, y, marginal, site):
-        return _look(self.method, likelihood, y, jittered(marginal), site)
+        return _expand(self.method, likelihood, y, jittered(marginal), site)
 
-    def propose(self, view, site, memory, step_size):
-        proposed, carried = propose(self.method, view, jnp.asarray(_OBSERVED), site, memory, step_size)
-        root = small_root(view.point.covariance)
-        tilted = jnp.eye(root.shape[0]) + self.method.target.power * root.T @ view.hessian @ root
+    def propose(self, expansion, site, memory, step_size):
+        proposed, carried = propose(self.method, expansion, jnp.asarray(_OBSERVED), site, memory, step_size)
+        root = small_root(expansion.point.covariance)
+        tilted = jnp.eye(root.shape[0]) + self.method.target.power * root.T @ expansion.hessian @ root
         usable = is_positive_definite(tilted)
         return (
             Sites(
@@ -266,15 +268,18 @@ class PublishedPowerEPQuasiNewton(RowRule):
     method: Method
 
     def look(self, likelihood, y, marginal, site):
-        return _look(self.method, likelihood, y, jittered(marginal), site)
+        return _expand(self.method, likelihood, y, jittered(marginal), site)
 
-    def propose(self, view, site, memory, step_size):
+    def propose(self, expansion, site, memory, step_size):
         power = self.method.target.power
-        slope = view.covariance_gradient
-        scaled = RowView(
-            view.point, power * view.gradient, power * view.hessian, None if slope is None else power * slope
+        slope = expansion.covariance_gradient
+        scaled = LocalExpansion(
+            expansion.point,
+            power * expansion.gradient,
+            power * expansion.hessian,
+            None if slope is None else power * slope,
         )
         matrix, carried = self.method.curvature.advance(scaled, memory)
-        gradient, hessian = rescale(scaled.gradient, matrix, view.point.covariance, -1.0)
+        gradient, hessian = rescale(scaled.gradient, matrix, expansion.point.covariance, -1.0)
         precision = -hessian / power
-        return Sites(gradient / power + precision @ view.point.mean, precision), carried
+        return Sites(gradient / power + precision @ expansion.point.mean, precision), carried

@@ -201,10 +201,10 @@ class RowByRow(Scheme):
     def update(self, fold, point):
         step_size = jnp.asarray(self.step_size)
         marginals = _at(point.conditioned, fold.train)
-        views, proper = fold.train.each(lambda *row: self.rule.look(*row), marginals, point.sites)
-        proposed, memory = jax.vmap(lambda view, site, memory: self.rule.propose(view, site, memory, step_size))(
-            views, point.sites, point.memory
-        )
+        expansions, proper = fold.train.each(lambda *row: self.rule.look(*row), marginals, point.sites)
+        proposed, memory = jax.vmap(
+            lambda expansion, site, memory: self.rule.propose(expansion, site, memory, step_size)
+        )(expansions, point.sites, point.memory)
         moves = jax.vmap(residual)(marginals, point.sites, proposed)
         return Update(
             interpolate(point.sites, proposed, step_size),

@@ -163,9 +163,11 @@ def conduct(
     left = [job for job in todo if job not in known]
     with _Bars(case, todo, console) as bars:
         for job in known:
-            bars.tell(job, job.size)
+            bars.report_progress(job, job.size)
         known |= zip(
-            left, perform_all(left, processes, bars.tell, _ignore if shelf is None else shelf.put), strict=True
+            left,
+            perform_all(left, processes, bars.report_progress, _ignore if shelf is None else shelf.put),
+            strict=True,
         )
     found = [known[job] for job in todo]
     outcomes = tuple(Outcome(entry, runs) for entry, runs in zip(entries, found, strict=False))
@@ -195,7 +197,7 @@ class _Bars:
     def __exit__(self, *_: Any) -> None:
         self._bars.stop()
 
-    def tell(self, job: Job, done: int) -> None:
+    def report_progress(self, job: Job, done: int) -> None:
         if job in self._finished:
             return
         if job not in self._running:

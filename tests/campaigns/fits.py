@@ -251,7 +251,7 @@ def outside(result: Any, wishes: dict[str, Any]) -> list[str]:
         found.append(f"energy {result.energy}")
     parts = {each.name: each for each in hyperparameters(result.model)}
     for name, value in result.learned.items():
-        if not np.all(np.isfinite(parts[name].constraint.to_free(np.asarray(value)))):
+        if not np.all(np.isfinite(parts[name].constraint.unconstrain(np.asarray(value)))):
             found.append(f"{name} is {np.asarray(value).tolist()}, outside of {parts[name].constraint}")
         wish = wishes.get(name)
         for bound, sign in ((getattr(wish, "lower", None), 1.0), (getattr(wish, "upper", None), -1.0)):
@@ -272,16 +272,16 @@ def steep(result: Any, wishes: dict[str, Any]) -> list[str]:
     if result.status is not ng.Status.CONVERGED:
         return []
     slots = slots_of(result.model, list(result.learned), result.tied)
-    free = np.concatenate([slot.constraint.to_free(result.learned[slot.name]) for slot in slots])
-    middle, found, place = _total(result, slots, free), [], 0
+    unconstrained = np.concatenate([slot.constraint.unconstrain(result.learned[slot.name]) for slot in slots])
+    middle, found, place = _total(result, slots, unconstrained), [], 0
     for slot in slots:
         for index in range(slot.size):
             slope, bend, step = 0.0, 0.0, _STEP
             # Where the energy bends so strongly that the step is many standard errors long, a shorter one.
             for step in (_STEP, _STEP / 30.0):
-                move = np.zeros_like(free)
+                move = np.zeros_like(unconstrained)
                 move[place] = step
-                up, down = (_total(result, slots, free + sign * move) for sign in (1.0, -1.0))
+                up, down = (_total(result, slots, unconstrained + sign * move) for sign in (1.0, -1.0))
                 slope, bend = (up - down) / (2.0 * step), (up - 2.0 * middle + down) / step**2
                 if step * np.sqrt(max(bend, 0.0)) < 0.05:
                     break
@@ -289,17 +289,19 @@ def steep(result: Any, wishes: dict[str, Any]) -> list[str]:
             # Twice what the search promises (`tol` of 1e-5, times 100 where rounding is in the way), in the number
             # itself or in its standard errors; and the rounding of the energies.
             allowed = 2e2 * TOL * max(1.0, np.sqrt(max(bend, 0.0))) + 1e-10 * abs(middle) / step
-            if abs(slope) > allowed and not _at_bound(slot, index, free[place - 1], wishes, slope):
+            if abs(slope) > allowed and not _at_bound(slot, index, unconstrained[place - 1], wishes, slope):
                 found.append(f"slope {slope:.2e} (curvature {bend:.2e}) in {slot.name}, free number {index}")
     return found
 
 
 @in_double
-def _total(result: Any, slots: Any, free: np.ndarray) -> float:
+def _total(result: Any, slots: Any, unconstrained: np.ndarray) -> float:
     """The energy of `ng.infer` with these hyperparameters, minus the log density of their priors."""
     values, begin = [], 0
     for slot in slots:
-        values.append(np.asarray(slot.constraint.from_free(jnp.asarray(free[begin : begin + slot.size]), slot.shape)))
+        values.append(
+            np.asarray(slot.constraint.constrain(jnp.asarray(unconstrained[begin : begin + slot.size]), slot.shape))
+        )
         begin += slot.size
     model = with_values(slots, result.model, values)
     data = result.data
@@ -311,14 +313,14 @@ def _total(result: Any, slots: Any, free: np.ndarray) -> float:
     return again.energy - float(sum(densities, 0.0))
 
 
-def _at_bound(slot: Any, index: int, free: float, wishes: dict[str, Any], slope: float) -> bool:
+def _at_bound(slot: Any, index: int, unconstrained: float, wishes: dict[str, Any], slope: float) -> bool:
     """Whether the slope is downhill to where a bound that was set does not let it go."""
     wish = wishes.get(slot.name)
     bound = getattr(wish, "lower" if slope > 0.0 else "upper", None)
     if bound is None:
         return False
-    edge = np.broadcast_to(slot.constraint.to_free(np.asarray(bound)), (slot.size,))[index]
-    return bool(abs(free - edge) < 2e-6)
+    edge = np.broadcast_to(slot.constraint.unconstrain(np.asarray(bound)), (slot.size,))[index]
+    return bool(abs(unconstrained - edge) < 2e-6)
 
 
 # Running ------------------------------------------------------------------------------------------

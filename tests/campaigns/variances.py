@@ -139,7 +139,7 @@ def draw(structure: Structure, seed: int) -> Draw:
 def _condition(prior, inputs, sites):
     workspace = prior.prepare(inputs)
     found = workspace.marginals(sites)
-    return prior.condition(workspace, sites), found.proper, found.log_det, workspace.whole(found.marginals)
+    return prior.condition(workspace, sites), found.proper, found.log_det, workspace.marginals_of_f(found.marginals)
 
 
 def faults_of(case: Draw) -> tuple[str, list[str]]:

@@ -64,16 +64,16 @@ class Energy:
     def __init__(self, model, x, y, method, wishes=None):
         self.learned = choose(model, wishes)
         self.slots = tuple(each.slot for each in self.learned)
-        self.start = np.concatenate([each.free_start for each in self.learned])
+        self.start = np.concatenate([each.unconstrained_start for each in self.learned])
         self.method, self.step = check_choices(model, method, None)
-        self.template = in_double(lambda: objective.Template.of(Setup(model, x, y)))()
+        self.bound = in_double(lambda: objective.BoundModel.of(Setup(model, x, y)))()
         rows, latents = len(x), model.prior.num_latents
         self.sites = ng.Sites.constant(rows, latents, self.method.initial_precision)
 
     @in_double
-    def at(self, free):
+    def at(self, unconstrained):
         found = objective.evaluate(
-            self.slots, self.template, free, self.method, self.step, self.sites, -1.0, 300, 1e-11
+            self.slots, self.bound, unconstrained, self.method, self.step, self.sites, -1.0, 300, 1e-11
         )
         assert found.usable and int(found.report.status) == ng.Status.CONVERGED
         self.sites = found.report.sites
@@ -87,9 +87,9 @@ def assert_gradient(energy, tolerance):
     for i in range(found.size):
         values = []
         for move in (-2e-4, -1e-4, 1e-4, 2e-4):
-            free = np.array(energy.start)
-            free[i] += move
-            values.append(energy.at(free)[0])
+            unconstrained = np.array(energy.start)
+            unconstrained[i] += move
+            values.append(energy.at(unconstrained)[0])
         wanted[i] = (values[0] - 8.0 * values[1] + 8.0 * values[2] - values[3]) / 1.2e-3
     size = np.maximum(np.abs(wanted), 1e-2 * np.max(np.abs(wanted)))
     assert np.max(np.abs(found - wanted) / size) < tolerance
@@ -209,8 +209,8 @@ def test_standard_errors_are_from_the_curvature():
     """Against the Hessian of a log marginal likelihood written in NumPy."""
     x, y = regression_data("trend")
 
-    def negative_log_likelihood(free):
-        lengthscale, variance, noise = np.exp(free)
+    def negative_log_likelihood(unconstrained):
+        lengthscale, variance, noise = np.exp(unconstrained)
         distance = np.sqrt(3.0) * np.abs(x[:, None] - x[None]) / lengthscale
         gram = variance * (1.0 + distance) * np.exp(-distance) + noise * np.eye(x.size)
         factor = np.linalg.cholesky(gram)
@@ -219,16 +219,16 @@ def test_standard_errors_are_from_the_curvature():
 
     result = fit(ng.Model(ng.GP(ng.kernels.Matern32()), L.Gaussian()), x, y)
     names = ["kernel.lengthscale", "kernel.variance", "likelihood.variance"]
-    free = np.log([result.learned[name] for name in names])
+    unconstrained = np.log([result.learned[name] for name in names])
     steps = 1e-3 * np.eye(3)
     hessian = np.array(
         [
             [
                 (
-                    negative_log_likelihood(free + a + b)
-                    - negative_log_likelihood(free + a - b)
-                    - negative_log_likelihood(free - a + b)
-                    + negative_log_likelihood(free - a - b)
+                    negative_log_likelihood(unconstrained + a + b)
+                    - negative_log_likelihood(unconstrained + a - b)
+                    - negative_log_likelihood(unconstrained - a + b)
+                    + negative_log_likelihood(unconstrained - a - b)
                 )
                 / 4e-6
                 for b in steps
@@ -236,10 +236,10 @@ def test_standard_errors_are_from_the_curvature():
             for a in steps
         ]
     )
-    wanted = np.exp(free) * np.sqrt(np.diag(np.linalg.inv(hessian)))
+    wanted = np.exp(unconstrained) * np.sqrt(np.diag(np.linalg.inv(hessian)))
     found = [result.standard_errors[name] for name in names]
     np.testing.assert_allclose(found, wanted, rtol=2e-3)
-    assert abs(result.energy - negative_log_likelihood(free)) < 1e-6
+    assert abs(result.energy - negative_log_likelihood(unconstrained)) < 1e-6
 
 
 # What users can say -------------------------------------------------------------------------------
@@ -460,11 +460,11 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
     x, y = data()
     before, evaluations = whole._Evaluator._evaluate, []
 
-    def interrupted(self, free):
-        evaluations.append(free)
+    def interrupted(self, unconstrained):
+        evaluations.append(unconstrained)
         if len(evaluations) == 10:
             raise KeyboardInterrupt
-        return before(self, free)
+        return before(self, unconstrained)
 
     monkeypatch.setattr(whole._Evaluator, "_evaluate", interrupted)
     with pytest.warns(ng.ConvergenceWarning, match="interrupted"):
@@ -482,12 +482,12 @@ def test_an_interrupt_keeps_what_an_unfinished_search_has_found(monkeypatch):
 
     def search(evaluator, start, *rest):
         if found:
-            before(evaluator, found[0].free, *rest)
+            before(evaluator, found[0].unconstrained, *rest)
             raise KeyboardInterrupt
         # As if the first search had ended where it began.
         best = before(evaluator, start, *rest)
-        found.append(best._replace(total=evaluator(start)[0], free=start))
-        return found[0]._replace(free=start)
+        found.append(best._replace(total=evaluator(start)[0], unconstrained=start))
+        return found[0]._replace(unconstrained=start)
 
     monkeypatch.setattr(whole, "_search", search)
     model = ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson())
@@ -497,7 +497,7 @@ def test_an_interrupt_keeps_what_an_unfinished_search_has_found(monkeypatch):
 
 
 def test_an_interrupt_before_anything_is_known_is_one(monkeypatch):
-    def interrupted(self, free):
+    def interrupted(self, unconstrained):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(whole._Evaluator, "_evaluate", interrupted)

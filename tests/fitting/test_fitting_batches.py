@@ -63,18 +63,18 @@ def gradients(method, values):
     """By a batch of all rows at the fixed point of inference, and as `fit` without batches has it."""
     start = batches._read(model(), X, Y, None, True, np.random.default_rng(0))
     slots = start.space.slots
-    free = start.space.free_of([np.asarray(value) for value in values])
+    unconstrained = start.space.free_of([np.asarray(value) for value in values])
     setup = Setup(start.model, X, Y)
     sites = ng.Sites.constant(N, 1, 0.0)
     wanted = objective.evaluate(
-        slots, objective.Template.of(setup), free, method, Backtracking(), sites, -1.0, 200, 1e-11
+        slots, objective.BoundModel.of(setup), unconstrained, method, Backtracking(), sites, -1.0, 200, 1e-11
     )
-    constants = batches._Learner(start, method, None, N, 0.05, 0)._constants(free)
+    constants = batches._Learner(start, method, None, N, 0.05, 0)._constants(unconstrained)
     rows = jax.device_put(product.on_devices(next(start.rows.batches(N)), start.model.likelihood, None))
-    shared, here, places = batch.at(slots, constants, rows, jnp.asarray(free))
+    shared, here, places = batch.at(slots, constants, rows, jnp.asarray(unconstrained))
     features, _, mean = product.look_up(shared, here)
     kept = places.product_of_z(product.product_of(features, mean, wanted.report.sites))
-    parts, found = batch.energy_and_gradient(slots, constants, rows, jnp.asarray(free), kept, 1.0)
+    parts, found = batch.energy_and_gradient(slots, constants, rows, jnp.asarray(unconstrained), kept, 1.0)
     return np.asarray(found), np.asarray(wanted.gradient), float(sum(parts)), float(wanted.report.energy)
 
 
@@ -114,17 +114,17 @@ def test_noise_does_not_pass_for_progress_nor_progress_for_noise():
 def test_a_start_without_an_energy_is_passed_over(monkeypatch):
     before, energies, places = batches.settle, [], []
 
-    def settle(slots, constants, rows, free):
-        energy, product = before(slots, constants, rows, free)
+    def settle(slots, constants, rows, unconstrained):
+        energy, product = before(slots, constants, rows, unconstrained)
         energies.append(float(energy) if energies else np.nan)
-        places.append(free)
+        places.append(unconstrained)
         return energies[-1], product
 
     monkeypatch.setattr(batches, "settle", settle)
     start = batches._read(model(), X, Y, None, False, np.random.default_rng(0))
     learner = batches._Learner(start, ng.VI(), None, 100, 0.05, 0)
     in_double(learner.begin)()
-    np.testing.assert_allclose(learner.free, places[np.nanargmin(energies)], rtol=1e-12)
+    np.testing.assert_allclose(learner.unconstrained, places[np.nanargmin(energies)], rtol=1e-12)
 
 
 # One run like another ---------------------------------------------------------------------------------

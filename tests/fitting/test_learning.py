@@ -179,7 +179,7 @@ def test_no_free_number_leads_out_of_a_constraint(constraint):
     space = Space(model, scales_of(model, setup.data), None, True)
     for far in np.asarray(space.bounds(space.middle)).T:
         for inside in space.values_at(far)[space.slots.index(next(s for s in space.slots if "share" in s.name)) :]:
-            assert np.all(np.isfinite(constraint.to_free(inside)))
+            assert np.all(np.isfinite(constraint.unconstrain(inside)))
 
 
 # Covariances that are none ------------------------------------------------------------------------
@@ -261,9 +261,9 @@ class Landscape(whole._Evaluator):
     def bounds(self, start):
         return [(each - self.reach, each + self.reach) for each in start]
 
-    def __call__(self, free):
+    def __call__(self, unconstrained):
         self.count += 1
-        return float(self.energy(free)), np.asarray(self.slope(free))
+        return float(self.energy(unconstrained)), np.asarray(self.slope(unconstrained))
 
     at = __call__
 
@@ -276,7 +276,7 @@ def test_a_steep_start_is_no_optimum():
     )
     found = whole._search(landscape, np.array([1.0, 0.0]), 100, 1e-5, [])
     assert found.status is ng.Status.CONVERGED and landscape.count < 60
-    np.testing.assert_allclose(found.free, [0.0, 1.0 / 0.3], atol=1e-4)
+    np.testing.assert_allclose(found.unconstrained, [0.0, 1.0 / 0.3], atol=1e-4)
 
 
 def test_where_no_step_gets_lower_a_steep_slope_is_no_optimum():
@@ -290,7 +290,7 @@ def test_a_search_ends_at_its_bounds():
     landscape = Landscape(lambda f: f[0] + f[1] ** 2, lambda f: [1.0, 2.0 * f[1]], bounds=2.0)
     found = whole._search(landscape, np.array([0.0, 1.0]), 100, 1e-5, [])
     assert found.status is ng.Status.CONVERGED
-    np.testing.assert_allclose(found.free, [-2.0, 0.0], atol=1e-6)
+    np.testing.assert_allclose(found.unconstrained, [-2.0, 0.0], atol=1e-6)
 
 
 class Driven(K.Kernel):

@@ -97,9 +97,9 @@ def test_the_joint_covariance_is_that_of_least_squares():
     # Without the intercept's uncertainty they would be surer than they are.
     assert np.all(np.diag(weights_of(result).covariance) < 0.8 * np.diag(wanted)[:2])
     # A log-normal density of 25 rows, in the logarithm and by the delta method.
-    free = result.free_covariance
-    assert free.names == ["likelihood.offset", "log likelihood.ratio"]
-    np.testing.assert_allclose(free.matrix[1, 1], 0.04 / 25.0, rtol=1e-4)
+    unconstrained = result.unconstrained_covariance
+    assert unconstrained.names == ["likelihood.offset", "log likelihood.ratio"]
+    np.testing.assert_allclose(unconstrained.matrix[1, 1], 0.04 / 25.0, rtol=1e-4)
     own = result.covariance
     assert own.names == ["likelihood.offset", "likelihood.ratio"]
     np.testing.assert_allclose(np.sqrt(own.matrix[1, 1]), np.exp(0.3) * np.sqrt(0.04 / 25.0), rtol=1e-4)
@@ -125,16 +125,18 @@ def test_standard_errors_of_ordinal_coefficients():
     design = np.column_stack([table["temp"] == "warm", table["contact"] == "yes"]).astype(float)
     rating = table["rating"].astype(int) - 1
 
-    def loss(free):
-        cuts = np.concatenate([[-np.inf], np.cumsum(free[2:]), [np.inf]])
-        f = design @ free[:2]
+    def loss(unconstrained):
+        cuts = np.concatenate([[-np.inf], np.cumsum(unconstrained[2:]), [np.inf]])
+        f = design @ unconstrained[:2]
         upper, lower = (scipy.stats.norm.cdf(cuts[rating + k] - f) for k in (1, 0))
         return -np.sum(np.log(upper - lower))
 
-    def apart(free):
-        return np.append(free[:3], np.exp(free[3:]))  # thresholds that increase
+    def apart(unconstrained):
+        return np.append(unconstrained[:3], np.exp(unconstrained[3:]))  # thresholds that increase
 
-    found = scipy.optimize.minimize(lambda free: loss(apart(free)), [1.0, 1.0, -1.0, 0.0, 0.0, 0.0], method="BFGS")
+    found = scipy.optimize.minimize(
+        lambda unconstrained: loss(apart(unconstrained)), [1.0, 1.0, -1.0, 0.0, 0.0, 0.0], method="BFGS"
+    )
     best = apart(found.x)
     moves = 1e-3 * np.eye(6)
     hessian = [

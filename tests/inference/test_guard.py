@@ -69,7 +69,7 @@ def test_without_it_steps_are_tiny():
     """The same from the same start, with the step that knows no guard."""
 
     class Unguarded(ng.Backtracking):
-        def start(self, sites, stationary, guardable=False):
+        def start(self, sites, stationary, allows_psd_fallback=False):
             return super().start(sites, stationary, False)
 
     guarded = ng.infer(network(), X, Y, ng.VI(), max_steps=15, throw=False)

@@ -125,7 +125,7 @@ def test_gradients_agree_with_other_software(name):
         def row(*row):
             return row_energy("vfe", 1.0, likelihood, *row[:3], NODES_100, row[3]).value
 
-        rows = jax.vmap(row)(y, conditioned.marginals, result.sites, conditioned.extra)
+        rows = jax.vmap(row)(y, conditioned.marginals, result.sites, conditioned.residual_covariance)
         return jnp.sum(rows) + 0.5 * (conditioned.distance + conditioned.log_det)
 
     with jax.enable_x64(True):

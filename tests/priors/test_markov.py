@@ -261,7 +261,7 @@ def motorcycle():
 
 def in_order(prior, x, sites):
     """The inputs of a prior's workspace and sites in its order, and the way back to rows."""
-    place = prior.place(x[:, None])
+    place = prior.layout(x[:, None])
     order = Order(place.rows, x.size)
     return place.inputs, order.sites(sites), order
 
@@ -576,7 +576,7 @@ def number(prior, inputs, sites, rows):
 
 def positions(prior, x):
     """Where every row is."""
-    place = prior.place(x[:, None])
+    place = prior.layout(x[:, None])
     rows = np.arange(x.size) if place.rows is None else np.argsort(place.rows)[-x.size :]
     return jax.tree.map(jnp.asarray, place.inputs), rows
 

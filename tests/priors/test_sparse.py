@@ -192,7 +192,7 @@ def test_conditioning_is_what_the_definition_says(kind, inputs):
         kernels.Independent(TWO.kernels[:latents]), given, mean=ng.means.Independent([0.4, -1.0][:latents])
     )
     sites = sites_of(kind, n, latents)
-    place = prior.place(x)
+    place = prior.layout(x)
     mean, covariance, extra, log_z = definition(prior, x, place.inputs.inducing, sites)
     with jax.enable_x64(True):
         held = jax.tree.map(jnp.asarray, sites)
@@ -235,7 +235,7 @@ def test_an_improper_posterior_is_called_improper():
     prior = SparseGP(kernels.RBF(), [0.0, 10.0])
     x = np.array([[0.0], [10.0]])
     with jax.enable_x64(True):
-        workspace = prior.prepare(prior.place(x).inputs)
+        workspace = prior.prepare(prior.layout(x).inputs)
         for size in (-2.0, -0.5):
             found = workspace.marginals(Sites(jnp.zeros((2, 1)), jnp.full((2, 1, 1), size)))
             assert bool(found.proper) == (size > -1.0)
@@ -372,7 +372,7 @@ def test_rows_in_blocks(monkeypatch, rows, latents):
     sites = jax.tree.map(lambda leaf: 0.1 * leaf, sites_of("psd", rows, latents))
 
     def run(scale):
-        workspace = prior.prepare(prior.place(x).inputs)
+        workspace = prior.prepare(prior.layout(x).inputs)
         held = Sites(jnp.asarray(sites.linear), scale * jnp.asarray(sites.precision))
         return workspace.marginals(held), prior.condition(workspace, held).log_normaliser
 
@@ -423,7 +423,7 @@ def test_inducing_inputs_are_chosen_from_the_data(selection):
     kernel = kernels.RBF([1.0, 100.0])
 
     def chosen(seed):
-        return SparseGP(kernel, 12, selection=selection, seed=seed).place(x).inputs.inducing[0]
+        return SparseGP(kernel, 12, selection=selection, seed=seed).layout(x).inputs.inducing[0]
 
     np.testing.assert_array_equal(chosen(1), chosen(1))
     assert not np.array_equal(chosen(1), chosen(2))
@@ -469,7 +469,7 @@ def test_many_rows_to_choose_from(monkeypatch):
     monkeypatch.setattr(inducing, "MOST_ROWS", 50)
     x = RNG.uniform(0.0, 4.0, (200, 1))
     for selection in inducing.SELECTIONS:
-        assert SparseGP(MATERN, 5, selection=selection).place(x).inputs.inducing[0].shape == (5, 1)
+        assert SparseGP(MATERN, 5, selection=selection).layout(x).inputs.inducing[0].shape == (5, 1)
 
 
 @pytest.mark.parametrize(

@@ -267,7 +267,7 @@ def test_data_far_from_the_prior_mean_are_not_taken_for_precise_ones():
     model = ng.Model(ng.MarkovGP(ng.kernels.Matern32()), ng.likelihoods.Gaussian(0.01))
     sites = ng.infer(model, x, 1e3 + np.sin(x)).sites
     with jax.enable_x64(True):
-        workspace = eqx.filter_jit(model.prior.prepare)(model.prior.place(x[:, None]).inputs)
+        workspace = eqx.filter_jit(model.prior.prepare)(model.prior.layout(x[:, None]).inputs)
         assert workspace.refined(sites) is None
         assert workspace.refined(ng.Sites(sites.linear, 1e9 * sites.precision)) is not None
 

@@ -25,7 +25,7 @@ from ..validation.text import number, shown
 from .quadrature import NotEstimated, Rows, estimate_error, rule_words
 
 
-class Warned(NamedTuple):
+class Finding(NamedTuple):
     """Something that deserves a second look: what it is about, and a sentence on it with what to do."""
 
     about: str
@@ -34,7 +34,7 @@ class Warned(NamedTuple):
     """Rows of the data that it is about, the worst first."""
 
 
-def find_concerns(result: Result, checks: bool) -> tuple[list[Warned], list[str]]:
+def find_all(result: Result, checks: bool) -> tuple[list[Finding], list[str]]:
     """All that deserves a second look, and what could not be looked at; without `checks`, only what costs nothing."""
     warned = [*_warn_of_endings(result), *_warn_of_parameters(result)]
     not_checked: list[str] = []
@@ -52,29 +52,29 @@ def find_concerns(result: Result, checks: bool) -> tuple[list[Warned], list[str]
 # The search and hyperparameters ------------------------------------------------------------------------
 
 
-def _warn_of_endings(result: Result) -> Iterator[Warned]:
+def _warn_of_endings(result: Result) -> Iterator[Finding]:
     if isinstance(result, FitResult) and not result.status.ok:
-        yield Warned("fit", SEARCHES.get(result.status, result.status.sentence))
+        yield Finding("fit", SEARCHES.get(result.status, result.status.sentence))
     ended = inference_status(result)
     if not ended.ok:
-        yield Warned("inference", f"Inference ended with {in_words(ended.name.lower())}. {inference_sentence(result)}")
+        yield Finding("inference", f"Inference ended with {in_words(ended.name.lower())}. {inference_sentence(result)}")
 
 
 _RANGES = 10.0
 """A lengthscale of so many ranges of x is a constant for all that the data can say."""
 
 
-def _warn_of_parameters(result: Result) -> Iterator[Warned]:
+def _warn_of_parameters(result: Result) -> Iterator[Finding]:
     bounds = result.at_bound if isinstance(result, FitResult) else []
     priors = result.priors if isinstance(result, FitResult) else {}
     tied = result.tied if isinstance(result, FitResult) else {}
     for about, text in getattr(result, "notes", {}).items():
-        yield Warned(about, text)
+        yield Finding(about, text)
     for each in hyperparameters(result.model):
         if each.name in tied:
             continue
         if each.name in bounds:
-            yield Warned(
+            yield Finding(
                 each.name,
                 f"{each.name} ended at a bound that was set for it, {shown(each.value)}: the data would move it "
                 "further. Widen the bound in Free(lower, upper), or say Fixed() if the bound is what you know.",
@@ -87,7 +87,7 @@ def _warn_of_parameters(result: Result) -> Iterator[Warned]:
         if found is None and isinstance(prior, Plausible):
             found = _plausibility_problem(each, prior, each.name in getattr(result, "undetermined", []))
         if found is not None:
-            yield Warned(each.name, found)
+            yield Finding(each.name, found)
 
 
 def range_words(prior: Plausible) -> str:
@@ -179,7 +179,7 @@ def _spacing(column: np.ndarray) -> float:
 # Warnings of the posterior -----------------------------------------------------------------------------
 
 
-def _warn_of_rank(result: Result) -> Iterator[Warned]:
+def _warn_of_rank(result: Result) -> Iterator[Finding]:
     if not isinstance(result.model.prior, SparseGP):
         return
     posterior = result.posterior
@@ -187,7 +187,7 @@ def _warn_of_rank(result: Result) -> Iterator[Warned]:
     for latent, (rank, inputs) in enumerate(zip(posterior.rank, posterior.inducing, strict=True)):
         if rank < inputs.shape[0]:
             whose = f" of latent {latent}" if len(posterior.inducing) > 1 else ""
-            yield Warned(
+            yield Finding(
                 "inducing",
                 f"Of the {inputs.shape[0]} inducing inputs{whose} only {rank} directions are above rounding; the "
                 "others were left out. Nothing is wrong, but as good a posterior can be had for less: use fewer "
@@ -195,7 +195,7 @@ def _warn_of_rank(result: Result) -> Iterator[Warned]:
             )
 
 
-def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Warned]:
+def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Finding]:
     method = result.method
     if not isinstance(method, Method) or not isinstance(method.safeguard, Heuristic):
         return
@@ -206,7 +206,7 @@ def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Warned
     lowest = np.asarray(_lowest_precisions(bare, Rows.of(result, np.arange(result.data.observed.size))))
     clipped = _worst_first(lowest < 0.0, -lowest)
     if clipped.size:
-        yield Warned(
+        yield Finding(
             "safeguard",
             f"The heuristic clips {clipped.size} of {int(np.sum(result.data.observed))} rows, "
             f"{_list_rows(clipped)}: the precision that the method asks for is negative there, and "
@@ -221,8 +221,8 @@ def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Warned
 def _lowest_precisions(method: Method, rows: Rows) -> Float[Array, " N"]:
     """The smallest diagonal entry of the precision that every row asks for."""
 
-    def row(likelihood, y, observed, marginal, site, extra):
-        view, _ = evaluate(method, likelihood, y, observed, marginal, site, extra)
+    def row(likelihood, y, observed, marginal, site, residual_covariance):
+        view, _ = evaluate(method, likelihood, y, observed, marginal, site, residual_covariance)
         proposed, _ = propose(method, view, observed, site, None, jnp.zeros(()))
         return jnp.min(jnp.diagonal(proposed.precision))
 
@@ -236,7 +236,7 @@ _LISTED = 5
 """Row numbers in a warning, at most."""
 
 
-def _warn_of_quadrature(result: Result, not_checked: list[str]) -> Iterator[Warned]:
+def _warn_of_quadrature(result: Result, not_checked: list[str]) -> Iterator[Finding]:
     """Energies and sites at the same point by a finer rule: all but the rows' integrals stays the same."""
     found = estimate_error(result)
     if isinstance(found, NotEstimated):
@@ -252,7 +252,7 @@ def _warn_of_quadrature(result: Result, not_checked: list[str]) -> Iterator[Warn
                 f"deviations and precisions of sites by up to {np.max(found.precisions):.2g} of the marginals'"
             )
         worst = found.rows[np.argsort(-size)[:_LISTED]]
-        yield Warned(
+        yield Finding(
             "cubature",
             f"With {rule_words(found.finer)} in place of {rule_words(found.rule)} the energy of this posterior changes "
             f"by {-found.energy:+.3g}{moved}, most in {_list_rows(worst)}: the nodes are too coarse for the "
@@ -269,7 +269,7 @@ _BELOW = 10.0
 """Nats that a row may be less likely than a typical one, given all others."""
 
 
-def _warn_of_rows(result: Result) -> Iterator[Warned]:
+def _warn_of_rows(result: Result) -> Iterator[Finding]:
     """Rows that stand out: by what was observed in them, or by how far they move the posterior against the others."""
     if not result.settled:
         # Cavities are then no predictions from the other rows, and the status has said why.
@@ -295,7 +295,7 @@ def _warn_of_rows(result: Result) -> Iterator[Warned]:
         )
     if sentences:
         listed = dict.fromkeys([*unlikely[:_LISTED].tolist(), *overruling[:_LISTED].tolist()])
-        yield Warned("rows", " ".join([*sentences, _LOOK]), tuple(listed))
+        yield Finding("rows", " ".join([*sentences, _LOOK]), tuple(listed))
 
 
 def _unlikely_rows(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

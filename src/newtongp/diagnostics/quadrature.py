@@ -22,7 +22,7 @@ from ..likelihoods.base import (
 from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at
 from ..methods.rule import Method, evaluate, propose, residual
 from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, Unscented
-from ..numerics.gaussian import Gaussian, cavity, widened
+from ..numerics.gaussian import Gaussian, add_covariance, cavity
 from ..results.result import Result
 
 
@@ -34,7 +34,7 @@ class Rows(NamedTuple):
     observed: np.ndarray
     marginal: Any
     site: Any
-    extra: Any
+    residual_covariance: Any
 
     @classmethod
     def of(cls, result: Result, rows: np.ndarray) -> "Rows":
@@ -43,12 +43,12 @@ class Rows(NamedTuple):
         own = {name: np.asarray(likelihood.row_parameter(name))[rows] for name in rows_given(likelihood)}
         seen = None if data.seen is None else data.seen[rows]
         taken = Data(data.x[rows], data.y[rows], data.observed[rows], seen)
-        extra = None
+        residual_covariance = None
         if result.site_marginals is not result.marginals:
-            extra = (result.marginals.covariance - result.site_marginals.covariance)[rows]
+            residual_covariance = (result.marginals.covariance - result.site_marginals.covariance)[rows]
         marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
         own_likelihood = taken.likelihood(with_row_parameters(likelihood, **own))
-        return cls(own_likelihood, taken.y, taken.observed, marginal, site, extra)
+        return cls(own_likelihood, taken.y, taken.observed, marginal, site, residual_covariance)
 
 
 class QuadratureError(NamedTuple):
@@ -161,12 +161,12 @@ def rule_words(rule: Cubature) -> str:
 def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | None, rows: Rows) -> Float[Array, " N"]:
     """The error of every row's share of the energy: of the VFE, or of power EP's energy."""
 
-    def row(likelihood, y, observed, marginal, site, extra):
+    def row(likelihood, y, observed, marginal, site, residual_covariance):
         if power is None:
-            around = widened(marginal, extra)
+            around = add_covariance(marginal, residual_covariance)
             closed = row_expected_log_prob(likelihood, y, around.mean, around.covariance)
         else:
-            around = widened(cavity(marginal, site, power).gaussian, extra)
+            around = add_covariance(cavity(marginal, site, power).gaussian, residual_covariance)
             closed = row_log_expected_power(likelihood, y, around.mean, around.covariance, power)
         if cubature is None and closed is not None:
             return jnp.zeros(())
@@ -204,10 +204,10 @@ def _moves(method: Method, finer: Cubature, rows: Rows) -> tuple[Float[Array, " 
     by_finer = Method(method.target, method.curvature, None, finer)
     count = rows.likelihood.num_latents
 
-    def row(likelihood, y, observed, marginal, site, extra):
+    def row(likelihood, y, observed, marginal, site, residual_covariance):
         def proposal(method):
-            view, _ = evaluate(method, likelihood, y, observed, marginal, site, extra)
-            return propose(method, view, observed, site, None, jnp.zeros(()))[0]
+            expansion, _ = evaluate(method, likelihood, y, observed, marginal, site, residual_covariance)
+            return propose(method, expansion, observed, site, None, jnp.zeros(()))[0]
 
         # Relative to the method's own proposal: the rest of its residual is not an error of the nodes.
         gap = residual(marginal, proposal(method), proposal(by_finer))

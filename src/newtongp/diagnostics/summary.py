@@ -22,7 +22,7 @@ from ..results.result import Result
 from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
 from ..validation.arguments import flag
 from ..validation.text import shown
-from .findings import Warned, find_concerns, range_words
+from .findings import Finding, find_all, range_words
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -48,7 +48,7 @@ class Summary:
         self,
         facts: dict[str, Any],
         parameters: list[dict[str, Any]],
-        warnings: list[Warned],
+        warnings: list[Finding],
         not_checked: list[str],
         coefficients: list[dict[str, Any]],
     ):
@@ -145,7 +145,7 @@ def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary
     `names` are those of the columns of x, for the coefficients of a linear model; a data frame has them already.
     """
     coefficients = list(_coefficients(result, names))
-    warned, not_checked = find_concerns(result, flag(checks, "checks"))
+    warned, not_checked = find_all(result, flag(checks, "checks"))
     return Summary(_facts(result), list(_parameters(result)), warned, not_checked, coefficients)
 
 

@@ -34,7 +34,7 @@ class NamedCovariance(NamedTuple):
         return dict(zip(self.names, np.sqrt(np.diagonal(self.matrix)).tolist(), strict=True))
 
 
-def free_covariance(result: Any) -> NamedCovariance:
+def unconstrained_covariance(result: Any) -> NamedCovariance:
     """Of the free numbers through which everything was learned."""
     slots = _slots(result)
     names = [name for slot in slots for name in _free_names(slot)]
@@ -62,9 +62,9 @@ def joint_covariance(result: Any) -> NamedCovariance:
     if result.data is None or result.sites is None:
         raise ValueError("joint_covariance needs the data and the sites, which were not kept: fit without batch_size")
     slots, spread = _slots(result), _spread(result)
-    free = _free(slots, result)
-    means = _mean_slopes(result, slots, free, np.sqrt(np.diagonal(spread)))
-    own, names = _value_slopes(slots, free)
+    unconstrained = _free(slots, result)
+    means = _mean_slopes(result, slots, unconstrained, np.sqrt(np.diagonal(spread)))
+    own, names = _value_slopes(slots, unconstrained)
     slope = np.concatenate([means, own])
     matrix = _carried(slope, spread)
     weights = result.posterior.weights
@@ -89,7 +89,7 @@ def _spread(result: Any) -> np.ndarray:
 
 
 def _free(slots: tuple[Slot, ...], result: Any) -> np.ndarray:
-    return np.concatenate([slot.constraint.to_free(result.learned[slot.name]) for slot in slots])
+    return np.concatenate([slot.constraint.unconstrain(result.learned[slot.name]) for slot in slots])
 
 
 def _free_names(slot: Slot) -> list[str]:
@@ -106,9 +106,9 @@ def _value_names(slot: Slot) -> list[str]:
     return [f"{slot.name}[{', '.join(str(each) for each in place)}]" for place in np.ndindex(*slot.shape)]
 
 
-def _value_slopes(slots: tuple[Slot, ...], free: np.ndarray) -> tuple[np.ndarray, list[str]]:
+def _value_slopes(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> tuple[np.ndarray, list[str]]:
     """The derivatives of all values in the free numbers, and the names of the values."""
-    return np.concatenate(slopes_of(slots, free)), [name for slot in slots for name in _value_names(slot)]
+    return np.concatenate(slopes_of(slots, unconstrained)), [name for slot in slots for name in _value_names(slot)]
 
 
 def _weight_names(result: Any, count: int) -> list[str]:
@@ -122,17 +122,17 @@ _SHARE = 0.01
 """Of a standard error: how far a hyperparameter is moved for a derivative."""
 
 
-def _mean_slopes(result: Any, slots: tuple[Slot, ...], free: np.ndarray, errors: np.ndarray) -> np.ndarray:
+def _mean_slopes(result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray, errors: np.ndarray) -> np.ndarray:
     """The derivatives of the weights' means in the free numbers."""
     columns = []
     for move in np.diag(np.where(np.isfinite(errors), _SHARE * errors, 1e-3)):
-        above, below = (_weights_at(result, slots, free + sign * move) for sign in (1.0, -1.0))
+        above, below = (_weights_at(result, slots, unconstrained + sign * move) for sign in (1.0, -1.0))
         columns.append((above - below) / (2.0 * np.max(move)))
     return np.stack(columns, axis=1)
 
 
-def _weights_at(result: Any, slots: tuple[Slot, ...], free: np.ndarray) -> np.ndarray:
-    moved: Model = with_values(slots, result.model, values_at(slots, free))
+def _weights_at(result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray) -> np.ndarray:
+    moved: Model = with_values(slots, result.model, values_at(slots, unconstrained))
     data = result.data
     found = infer(moved, data.x, data.outputs, result.method, sites=result.sites, tol=1e-9, throw=False)
     return found.posterior.weights.mean  # pyright: ignore[reportAttributeAccessIssue]

@@ -50,7 +50,7 @@ _GRADIENTS = 4.0
 class _Entry(NamedTuple):
     """One evaluation, as it is recorded."""
 
-    free: np.ndarray
+    unconstrained: np.ndarray
     energy: float
     gradient: np.ndarray
     status: int
@@ -60,11 +60,20 @@ class _Entry(NamedTuple):
 class _Evaluator:
     """Energies and gradients, one after the other, each from the sites of the last; and the record of them all."""
 
-    def __init__(self, setup: Setup, method: Any, step: Any, space: Space, max_steps: int, keeper: Any, tell: Any):
+    def __init__(
+        self,
+        setup: Setup,
+        method: Any,
+        step: Any,
+        space: Space,
+        max_steps: int,
+        checkpoint_writer: Any,
+        report_progress: Any,
+    ):
         self.setup, self.method, self.step, self.space = setup, method, step, space
-        self.template = objective.Template.of(setup)
+        self.bound = objective.BoundModel.of(setup)
         self.max_steps = max_steps
-        self.keeper, self.tell = keeper, tell
+        self.checkpoint_writer, self.report_progress = checkpoint_writer, report_progress
         self.record: list[_Entry] = []
         self.replay: list[_Entry] = []
         positions = setup.problem.observed.shape[0]
@@ -80,84 +89,84 @@ class _Evaluator:
         """That of the best one."""
         self.undefined = np.zeros(space.size, dtype=bool)
         """Which free numbers had no finite slope somewhere, although there was an energy."""
-        if keeper is not None:
-            self.replay, sites = keeper.read(space.size, self.sites)
+        if checkpoint_writer is not None:
+            self.replay, sites = checkpoint_writer.read(space.size, self.sites)
             self.sites = self.sites if sites is None else sites
 
-    def __call__(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+    def __call__(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
         """The energy plus minus the log prior density, and its gradient; infinite where inference breaks down."""
-        entry = self._next(np.array(free, dtype=float))
-        penalty, slope = self.space.penalty(free)
+        entry = self._next(np.array(unconstrained, dtype=float))
+        penalty, slope = self.space.penalty(unconstrained)
         total = entry.energy + penalty
         if np.isfinite(total) and (self.best is None or total < self.best[0]):
-            self.best, self.best_report = (total, entry.free, self.sites), self.last
-        self.tell(len(self.record), total if self.best is None else self.best[0])
+            self.best, self.best_report = (total, entry.unconstrained, self.sites), self.last
+        self.report_progress(len(self.record), total if self.best is None else self.best[0])
         return total, entry.gradient + slope
 
-    def at(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+    def at(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
         """The same, from the record where it has just that point."""
         for entry in reversed(self.record):
-            if np.array_equal(entry.free, free):
-                penalty, slope = self.space.penalty(free)
+            if np.array_equal(entry.unconstrained, unconstrained):
+                penalty, slope = self.space.penalty(unconstrained)
                 return entry.energy + penalty, entry.gradient + slope
-        return self(free)
+        return self(unconstrained)
 
-    def _next(self, free: np.ndarray) -> _Entry:
+    def _next(self, unconstrained: np.ndarray) -> _Entry:
         number = len(self.record)
         if number < len(self.replay):
             entry = self.replay[number]
-            if not np.array_equal(entry.free, free):
+            if not np.array_equal(entry.unconstrained, unconstrained):
                 raise ValueError(
-                    f"checkpoint {str(self.keeper.file.path)!r} is of another fit: its evaluation {number} was "
-                    "elsewhere. Give the same model, data and options as before, or another file"
+                    f"checkpoint {str(self.checkpoint_writer.file.path)!r} is of another fit: its evaluation {number} "
+                    "was elsewhere. Give the same model, data and options as before, or another file"
                 )
             self.record.append(entry)
             self.last = None
             return entry
-        entry = self._evaluate(free)
+        entry = self._evaluate(unconstrained)
         self.record.append(entry)
-        if self.keeper is not None:
-            self.keeper.write(self.record, self.sites)
+        if self.checkpoint_writer is not None:
+            self.checkpoint_writer.write(self.record, self.sites)
         return entry
 
-    def report_at(self, free: np.ndarray, sites: Sites) -> Any:
+    def report_at(self, unconstrained: np.ndarray, sites: Sites) -> Any:
         """What inference finds with these hyperparameters, from these sites."""
         self.sites = sites
-        self._evaluate(free)
+        self._evaluate(unconstrained)
         return self.last
 
     @in_double
-    def _evaluate(self, free: np.ndarray) -> _Entry:
-        if not self._is_definite(free):
-            return _Entry(free, np.inf, np.zeros_like(free), Status.IMPROPER_POSTERIOR.value, 0)
+    def _evaluate(self, unconstrained: np.ndarray) -> _Entry:
+        if not self._is_definite(unconstrained):
+            return _Entry(unconstrained, np.inf, np.zeros_like(unconstrained), Status.IMPROPER_POSTERIOR.value, 0)
         found = None
         # From the last sites, and where that fails from none, or from such as hold f near the prior mean.
         for precision in self.precisions:
-            found = self._from(free, self.sites, precision)
+            found = self._from(unconstrained, self.sites, precision)
             if found.usable:
                 break
         assert found is not None
         if not found.usable and self.best is None:
             # Nothing has worked yet: the density may be zero at the prior mean.
-            model = with_values(self.space.slots, self.setup.model, self.space.values_at(free))
+            model = with_values(self.space.slots, self.setup.model, self.space.values_at(unconstrained))
             for sites in inside_support(self.setup.with_model(model).problem):
-                found = self._from(free, sites, -1.0)
+                found = self._from(unconstrained, sites, -1.0)
                 if found.usable:
                     break
         self.last = found.report
         status, steps = int(found.report.status), int(found.report.steps)
         if not found.usable:
             self.undefined |= ~np.isfinite(np.asarray(found.gradient)) & np.isfinite(float(found.report.energy))
-            return _Entry(free, np.inf, np.zeros_like(free), status, steps)
+            return _Entry(unconstrained, np.inf, np.zeros_like(unconstrained), status, steps)
         self.sites = to_host(found.report.sites)
-        return _Entry(free, float(found.report.energy), np.asarray(found.gradient), status, steps)
+        return _Entry(unconstrained, float(found.report.energy), np.asarray(found.gradient), status, steps)
 
-    def _from(self, free: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
+    def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
         """Inference from these sites, or from sites of this precision at the prior mean."""
         return objective.evaluate(
             self.space.slots,
-            self.template,
-            free,
+            self.bound,
+            unconstrained,
             self.method,
             self.step,
             sites,
@@ -166,13 +175,13 @@ class _Evaluator:
             _INNER_TOLERANCE,
         )
 
-    def _is_definite(self, free: np.ndarray) -> bool:
+    def _is_definite(self, unconstrained: np.ndarray) -> bool:
         """Whether the kernel is one with these hyperparameters; only those that a user has written need not be."""
         setup = self.setup
         kernel = getattr(setup.model.prior, "kernel", None)
         if kernel is None or not is_own(kernel):
             return True
-        prior = with_values(self.space.slots, setup.model, self.space.values_at(free)).prior
+        prior = with_values(self.space.slots, setup.model, self.space.values_at(unconstrained)).prior
         return find_indefinite(prior.kernel, setup.data.x, isinstance(prior, MarkovGP)) is None
 
 
@@ -180,7 +189,7 @@ class _Search(NamedTuple):
     """Where a search from one start ended, and why."""
 
     total: float
-    free: np.ndarray
+    unconstrained: np.ndarray
     status: Status
     iterations: int
 
@@ -200,7 +209,7 @@ def _search(evaluator: _Evaluator, start: np.ndarray, max_steps: int, tol: float
             break
         if iterations >= max_steps or not lowest.total < before - _DECREASE * max(1.0, abs(before)):
             break
-    return _Search(lowest.total, lowest.free, status, iterations)
+    return _Search(lowest.total, lowest.unconstrained, status, iterations)
 
 
 _ROUNDS = 5
@@ -217,21 +226,26 @@ class _Lowest:
         self.low, self.high = low / self.units, high / self.units
         self.scaled = np.clip(start / self.units, self.low, self.high)
         inside = np.array_equal(self.scaled, start / self.units)
-        self.free = start if inside else self.scaled * self.units
-        self.total, slope = evaluator.at(self.free)
+        self.unconstrained = start if inside else self.scaled * self.units
+        self.total, slope = evaluator.at(self.unconstrained)
         self.slope = slope * self.units
 
     def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
         """The energy and its slope; where it is far too high or none, a wall that a line search turns back from."""
         if np.array_equal(scaled, self.scaled):
             return self.total, self.slope
-        free = scaled * self.units
-        total, slope = self.evaluator(free)
+        unconstrained = scaled * self.units
+        total, slope = self.evaluator(unconstrained)
         height = 1e3 * (1.0 + abs(self.total))
         # What an energy of 1e20 and its slope say of how far to turn back is lost to rounding.
         if np.isfinite(total) and total < self.total + height:
             if total < self.total:
-                self.total, self.free, self.scaled, self.slope = total, free, np.array(scaled), slope * self.units
+                self.total, self.unconstrained, self.scaled, self.slope = (
+                    total,
+                    unconstrained,
+                    np.array(scaled),
+                    slope * self.units,
+                )
             return total, slope * self.units
         away = scaled - self.scaled
         return self.total + height, height * away / max(float(away @ away), 1e-12)
@@ -372,28 +386,30 @@ def fit(
         setup = _set_up(model, x, y)
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
     space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
-    keeper = None
+    checkpoint_writer = None
     if checkpoint is not None:
-        keeper = _Keeper(checkpoint, setup, (method, step, space.priors), space, int(inference_steps))
+        checkpoint_writer = _CheckpointWriter(
+            checkpoint, setup, (method, step, space.priors), space, int(inference_steps)
+        )
     started = time.perf_counter()
-    with _progress(progress) as tell:
-        evaluator = _Evaluator(setup, method, step, space, int(inference_steps), keeper, tell)
-        searches, trace, interrupted, bend = [], [], False, None
+    with _progress(progress) as report_progress:
+        evaluator = _Evaluator(setup, method, step, space, int(inference_steps), checkpoint_writer, report_progress)
+        searches, trace, interrupted, hessian = [], [], False, None
         try:
             for start in _starts(evaluator, int(restarts), key):
                 searches.append(_search(evaluator, start, int(max_steps), tol, trace))
             if searches:
-                lowest, bend = _without_pull(evaluator, min(searches, key=_total), int(max_steps), tol, trace)
+                lowest, hessian = _without_pull(evaluator, min(searches, key=_total), int(max_steps), tol, trace)
                 searches.append(lowest)
             if not standard_errors:
-                bend = None
-            elif bend is None and searches:
-                bend = curvature(evaluator, min(searches, key=_total).free, space.units)
+                hessian = None
+            elif hessian is None and searches:
+                hessian = curvature(evaluator, min(searches, key=_total).unconstrained, space.units)
         except KeyboardInterrupt:
             interrupted = True
-    if keeper is not None and len(evaluator.record) >= len(evaluator.replay):
-        keeper.write(evaluator.record, evaluator.sites, now=True)
-    return _finish(evaluator, searches, trace, interrupted, bend, started, throw)
+    if checkpoint_writer is not None and len(evaluator.record) >= len(evaluator.replay):
+        checkpoint_writer.write(evaluator.record, evaluator.sites, now=True)
+    return _finish(evaluator, searches, trace, interrupted, hessian, started, throw)
 
 
 _KNOWN = 2.0
@@ -410,36 +426,38 @@ def _without_pull(
     A weak prior is for what the data leave open. Where it acts, the search goes on without it. What ends in an optimum
     with a curvature of its own is determined, and stays there; for the rest the weak prior is back.
     """
-    bend = None
+    hessian = None
     for _ in range(_ROUNDS):
         space = evaluator.space
-        _, pull = space.pull(lowest.free)
+        _, pull = space.pull(lowest.unconstrained)
         held = pull != 0.0
         if lowest.status is not Status.CONVERGED or not np.any(held):
             break
-        if bend is None:
-            bend = curvature(evaluator, lowest.free, space.units)
-        if bend is None:
+        if hessian is None:
+            hessian = curvature(evaluator, lowest.unconstrained, space.units)
+        if hessian is None:
             break
-        released = held & (_is_known(evaluator, lowest.free, bend) | (np.abs(pull) > _STEEP))
+        released = held & (_is_known(evaluator, lowest.unconstrained, hessian) | (np.abs(pull) > _STEEP))
         if np.any(released):
             evaluator.space = space.release(released)
-            found = _search(evaluator, lowest.free, max_steps, tol, trace)
-            beyond = curvature(evaluator, found.free, space.units) if found.status is Status.CONVERGED else None
-            if beyond is not None and np.all(_is_known(evaluator, found.free, beyond)[released]):
-                lowest, bend = found, beyond
-                evaluator.best, evaluator.best_report = (found.total, found.free, evaluator.sites), None
+            found = _search(evaluator, lowest.unconstrained, max_steps, tol, trace)
+            beyond = (
+                curvature(evaluator, found.unconstrained, space.units) if found.status is Status.CONVERGED else None
+            )
+            if beyond is not None and np.all(_is_known(evaluator, found.unconstrained, beyond)[released]):
+                lowest, hessian = found, beyond
+                evaluator.best, evaluator.best_report = (found.total, found.unconstrained, evaluator.sites), None
                 continue
             evaluator.space = space
         evaluator.space.undetermined = space.names_of(held)
         break
-    return lowest, bend
+    return lowest, hessian
 
 
-def _is_known(evaluator: _Evaluator, free: np.ndarray, bend: np.ndarray) -> np.ndarray:
+def _is_known(evaluator: _Evaluator, unconstrained: np.ndarray, hessian: np.ndarray) -> np.ndarray:
     """Which free numbers the data, and what a user knows of them, determine without weak priors."""
-    weak = curvature(evaluator.space.pull, free, evaluator.space.units)
-    return Spread.of(bend - weak).errors < _KNOWN if weak is not None else np.zeros(free.shape, dtype=bool)
+    weak = curvature(evaluator.space.pull, unconstrained, evaluator.space.units)
+    return Spread.of(hessian - weak).errors < _KNOWN if weak is not None else np.zeros(unconstrained.shape, dtype=bool)
 
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
@@ -451,8 +469,8 @@ def _set_up(model: Model, x: Any, y: Any) -> Setup:
     if isinstance(model.prior, SparseGP) and model.prior.inducing is None:
         # They stay where they are while the kernel changes: energies are then those of one and the same model.
         scales = scales_of(model, setup.data)
-        free = choose(model, None)
-        start = with_values(tuple(each.slot for each in free), model, guess(model, scales, free))
+        unconstrained = choose(model, None)
+        start = with_values(tuple(each.slot for each in unconstrained), model, guess(model, scales, unconstrained))
         chosen = start.prior.place(setup.data.x).inputs.inducing
         setup = Setup(Model(model.prior.with_inducing(chosen), model.likelihood), x, y)
     return setup
@@ -468,8 +486,8 @@ def _starts(evaluator: _Evaluator, restarts: int, key: Any) -> Iterator[np.ndarr
     if space.size == 0:
         evaluator(space.middle)
         return
-    for free in space.starts():
-        evaluator.at(free)
+    for unconstrained in space.starts():
+        evaluator.at(unconstrained)
     yield space.middle if evaluator.best is None else evaluator.best[1]
     if restarts == 0:
         return
@@ -480,7 +498,7 @@ def _starts(evaluator: _Evaluator, restarts: int, key: Any) -> Iterator[np.ndarr
         yield np.clip(space.middle + 1.5 * noise * space.units, low, high)
 
 
-def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> FitResult:
+def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) -> FitResult:
     """Infer with what was learned, and put everything together."""
     space, setup = evaluator.space, evaluator.setup
     if evaluator.best is None and interrupted:
@@ -497,7 +515,7 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
         raise RuntimeError(
             "no hyperparameters were found with which inference works: try infer with fixed ones first, to see why"
         )
-    _, free, sites = evaluator.best
+    _, unconstrained, sites = evaluator.best
     if interrupted:
         status = Status.INTERRUPTED
     elif space.size == 0:
@@ -506,27 +524,27 @@ def _finish(evaluator, searches, trace, interrupted, bend, started, throw) -> Fi
         lowest = min(searches, key=_total)
         status = lowest.status
         # The curvature's own evaluations may have found something lower, by rounding: the search's point is kept.
-        free = lowest.free if np.isfinite(lowest.total) else free
-    model = with_values(space.slots, setup.model, space.values_at(free))
+        unconstrained = lowest.unconstrained if np.isfinite(lowest.total) else unconstrained
+    model = with_values(space.slots, setup.model, space.values_at(unconstrained))
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, _INNER_TOLERANCE)
     # Whoever has interrupted it is not to wait for one more evaluation.
     known = evaluator.best_report if interrupted else None
-    result = run.result(evaluator.report_at(free, sites) if known is None else known)
-    spread = None if bend is None or not np.all(np.isfinite(bend)) else Spread.of(bend)
-    errors = standard_errors(space, free, spread)
+    result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
+    spread = None if hessian is None or not np.all(np.isfinite(hessian)) else Spread.of(hessian)
+    errors = standard_errors(space, unconstrained, spread)
     space.note_without_influence([(entry.energy, entry.gradient) for entry in evaluator.record])
-    found = space.finish(free, result, status, trace, len(evaluator.record), started, errors)
+    found = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, errors)
     found.spread = None if spread is None else spread.matrix
     report_failure(found, throw, stacklevel=4)
     return found
 
 
-class _Keeper:
+class _CheckpointWriter:
     """A checkpoint with the record of all evaluations and the last sites."""
 
     def __init__(self, path: Any, setup: Setup, choices: Any, space: Space, inference_steps: int):
         data = setup.data
-        arrays = data.x, data.y, data.observed, space.wishes[0]
+        arrays = data.x, data.y, data.observed, space.specifications[0]
         mark = fingerprint((setup.model, choices), arrays, (space.slots, inference_steps))
         self.file = Checkpoint(path, "newtongp fit checkpoint", mark)
 
@@ -536,18 +554,18 @@ class _Keeper:
         if kept is None:
             return [], None
         array = functools.partial(self.file.array, kept)
-        free = array("free", "f", None, size)
-        count = len(free)
+        unconstrained = array("free", "f", None, size)
+        count = len(unconstrained)
         energy, gradient = array("energy", "f", count), array("gradient", "f", count, size)
         status, steps = array("status", "i", count), array("steps", "i", count)
         sites = Sites(array("linear", "f", *like.linear.shape), array("precision", "f", *like.precision.shape))
         if np.any(np.isnan(energy) | (energy == -np.inf)):
             raise self.file.unusable("energies must be numbers, or infinite where inference broke down")
-        if not all(np.all(np.isfinite(each)) for each in (free, gradient, sites.linear, sites.precision)):
+        if not all(np.all(np.isfinite(each)) for each in (unconstrained, gradient, sites.linear, sites.precision)):
             raise self.file.unusable("free, gradient, linear and precision must be finite")
         if not np.all(np.isin(status, list(Status))):
             raise self.file.unusable("status must hold endings of inference")
-        rows = zip(free, energy.tolist(), gradient, status.tolist(), steps.tolist(), strict=True)
+        rows = zip(unconstrained, energy.tolist(), gradient, status.tolist(), steps.tolist(), strict=True)
         return [_Entry(*row) for row in rows], sites
 
     def write(self, record: list[_Entry], sites: Sites, now: bool = False) -> None:
@@ -556,7 +574,7 @@ class _Keeper:
             return
         self.file.write(
             {
-                "free": np.stack([entry.free for entry in record]),
+                "free": np.stack([entry.unconstrained for entry in record]),
                 "energy": np.array([entry.energy for entry in record]),
                 "gradient": np.stack([entry.gradient for entry in record]),
                 "status": np.array([entry.status for entry in record]),
@@ -577,7 +595,7 @@ def _progress(wanted: bool) -> Iterator[Any]:
     with Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()) as bar:
         task = bar.add_task("fit", total=None)
 
-        def tell(evaluations: int, lowest: float) -> None:
+        def report_progress(evaluations: int, lowest: float) -> None:
             bar.update(task, description=f"fit, {evaluations} evaluations, energy {lowest:.6g}")
 
-        yield tell
+        yield report_progress

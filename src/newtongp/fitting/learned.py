@@ -28,11 +28,11 @@ class Slot:
         return self.constraint.size(self.shape)
 
 
-def values_of(slots: tuple[Slot, ...], free: Any) -> list[Any]:
+def values_of(slots: tuple[Slot, ...], unconstrained: Any) -> list[Any]:
     """The value of every slot, from the free numbers of all."""
     found, begin = [], 0
     for slot in slots:
-        found.append(slot.constraint.from_free(free[begin : begin + slot.size], slot.shape))
+        found.append(slot.constraint.constrain(unconstrained[begin : begin + slot.size], slot.shape))
         begin += slot.size
     return found
 
@@ -57,23 +57,23 @@ class Learned(NamedTuple):
     given_start: bool
 
     @property
-    def free_start(self) -> np.ndarray:
+    def unconstrained_start(self) -> np.ndarray:
         """The free numbers to start from."""
-        return self.slot.constraint.to_free(self.start)
+        return self.slot.constraint.unconstrain(self.start)
 
 
-def choose(model: Any, wishes: Mapping[str, Any] | None) -> list[Learned]:
+def choose(model: Any, specifications: Mapping[str, Any] | None) -> list[Learned]:
     """What is to be learned of a model, given what a user says of its parameters by name."""
     found = {each.name: each for each in hyperparameters(model)}
-    said = _said(found, wishes or {})
-    targets = {name: _tied_to(name, said, found) for name in found}
-    left_out = _redundant(model, found, said, targets)
+    specified = _specified(found, specifications or {})
+    targets = {name: _tied_to(name, specified, found) for name in found}
+    left_out = _redundant(model, found, specified, targets)
     chosen = []
     for name, each in found.items():
-        wish = said.get(name)
+        specification = specified.get(name)
         if targets[name] != name or name in left_out:
             continue
-        if isinstance(wish, Fixed) or (wish is None and not each.learned):
+        if isinstance(specification, Fixed) or (specification is None and not each.learned):
             for other in (other for other in found if targets[other] == name and other != name):
                 raise ValueError(
                     f"{other} is tied to {name}, which is not learned: let {name} be Free(), or give {other} the same "
@@ -87,37 +87,39 @@ def choose(model: Any, wishes: Mapping[str, Any] | None) -> list[Learned]:
                     f"{other} has shape {found[other].value.shape} and cannot be tied to {name} of shape "
                     f"{each.value.shape}: give both as many values"
                 )
-        chosen.append(_learned(each, paths, wish if isinstance(wish, Free) else Free()))
+        chosen.append(_learned(each, paths, specification if isinstance(specification, Free) else Free()))
     return chosen
 
 
-def redundant(model: Any, wishes: Mapping[str, Any] | None) -> dict[str, str]:
+def redundant(model: Any, specifications: Mapping[str, Any] | None) -> dict[str, str]:
     """Variances that are not learned because only their product with another is determined, each with that one."""
     found = {each.name: each for each in hyperparameters(model)}
-    said = _said(found, wishes or {})
-    return _redundant(model, found, said, {name: _tied_to(name, said, found) for name in found})
+    specified = _specified(found, specifications or {})
+    return _redundant(model, found, specified, {name: _tied_to(name, specified, found) for name in found})
 
 
 def _redundant(
-    model: Any, found: dict[str, Parameter], said: dict[str, Any], targets: dict[str, str]
+    model: Any, found: dict[str, Parameter], specified: dict[str, Any], targets: dict[str, str]
 ) -> dict[str, str]:
     shared = {target for name, target in targets.items() if target != name}
     names = {each.path: each.name for each in found.values()}
     learned = {}
     for name, each in found.items():
-        is_learned = isinstance(said[name], Free) if name in said else each.learned
+        is_learned = isinstance(specified[name], Free) if name in specified else each.learned
         if is_learned and each.constraint.is_positive and targets[name] == name:
-            is_said = name in said or name in shared
+            is_said = name in specified or name in shared
             learned[each.path] = Variance(each.path, each.value.size, each.unit, is_said)
     return {names[path]: names[other] for path, other in redundant_variances(model, learned).items()}
 
 
-def left_alone(model: Any, wishes: Mapping[str, Any] | None) -> dict[str, str]:
+def left_alone(model: Any, specifications: Mapping[str, Any] | None) -> dict[str, str]:
     """What is not learned because its class does not declare it, with a sentence on how to; not what a wish names."""
     found = {each.name: each for each in hyperparameters(model)}
-    said = _said(found, wishes or {})
+    specified = _specified(found, specifications or {})
     return {
-        name: _undeclared_words(model, each) for name, each in found.items() if not each.declared and name not in said
+        name: _undeclared_words(model, each)
+        for name, each in found.items()
+        if not each.declared and name not in specified
     }
 
 
@@ -134,28 +136,30 @@ def _undeclared_words(model: Any, each: Parameter) -> str:
     )
 
 
-def _said(found: dict[str, Parameter], wishes: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(wishes, Mapping):
-        example = wishes if isinstance(wishes, str) else "lengthscale"
+def _specified(found: dict[str, Parameter], specifications: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(specifications, Mapping):
+        example = specifications if isinstance(specifications, str) else "lengthscale"
         raise ValueError(
-            f"parameters must be a dictionary from names to Fixed(), Free(...) or Tied(name), got {wishes!r}: write "
-            f'parameters={{"{example}": Fixed()}} to keep one as it is (all others are learned)'
+            f"parameters must be a dictionary from names to Fixed(), Free(...) or Tied(name), got {specifications!r}: "
+            f'write parameters={{"{example}": Fixed()}} to keep one as it is (all others are learned)'
         )
-    for name in wishes:
+    for name in specifications:
         if not isinstance(name, str):
             raise ValueError(f"parameters must have names as keys, got {name!r}: the model has {_listed(found)}")
-    said: dict[str, Any] = {}
+    specified: dict[str, Any] = {}
     # Longer names are more particular, and have the last word.
-    for name in sorted(wishes, key=len):
-        wish = wishes[name]
-        if not isinstance(wish, (Fixed, Free, Tied)):
-            raise ValueError(f'parameters["{name}"] must be Fixed(), Free(...) or Tied(name), got {wish!r}')
+    for name in sorted(specifications, key=len):
+        specification = specifications[name]
+        if not isinstance(specification, (Fixed, Free, Tied)):
+            raise ValueError(f'parameters["{name}"] must be Fixed(), Free(...) or Tied(name), got {specification!r}')
         matches = _matches(found, name)
         for match in matches:
             # `Tied` said of several parameters by their ending leaves its target as it is, where that is one of them.
-            if not (isinstance(wish, Tied) and len(matches) > 1 and _matches(found, wish.to) == [match]):
-                said[match] = wish
-    return said
+            if not (
+                isinstance(specification, Tied) and len(matches) > 1 and _matches(found, specification.to) == [match]
+            ):
+                specified[match] = specification
+    return specified
 
 
 def _matches(found: Mapping[str, Any], name: str) -> list[str]:
@@ -171,13 +175,15 @@ def _listed(found: Mapping[str, Any]) -> str:
     return ", ".join(found) or "none"
 
 
-def _tied_to(name: str, said: dict[str, Any], found: dict[str, Parameter]) -> str:
+def _tied_to(name: str, specified: dict[str, Any], found: dict[str, Parameter]) -> str:
     """The parameter whose value this one has, in the end."""
     seen = [name]
-    while isinstance(said.get(seen[-1]), Tied):
-        matches = _matches(found, said[seen[-1]].to)
+    while isinstance(specified.get(seen[-1]), Tied):
+        matches = _matches(found, specified[seen[-1]].to)
         if len(matches) > 1:
-            raise ValueError(f"{name} is tied to {said[seen[-1]].to!r}, which may be {' or '.join(matches)}: name one")
+            raise ValueError(
+                f"{name} is tied to {specified[seen[-1]].to!r}, which may be {' or '.join(matches)}: name one"
+            )
         if matches[0] == seen[-1]:
             raise ValueError(f"{seen[-1]} is tied to itself: name another parameter, or leave it out to learn it")
         if matches[0] in seen:
@@ -186,38 +192,41 @@ def _tied_to(name: str, said: dict[str, Any], found: dict[str, Parameter]) -> st
     return seen[-1]
 
 
-def _learned(each: Parameter, paths: tuple[Path, ...], wish: Free) -> Learned:
+def _learned(each: Parameter, paths: tuple[Path, ...], specification: Free) -> Learned:
     constraint = each.constraint
     if isinstance(constraint, Covariance) and each.value.ndim > 2:
         raise ValueError(f"{each.name} has one matrix a step, which cannot be learned: give one for all steps")
     is_matrix = isinstance(constraint, Covariance) and each.value.ndim == 2
     bounds = []
-    for name, bound in (("lower", wish.lower), ("upper", wish.upper)):
+    for name, bound in (("lower", specification.lower), ("upper", specification.upper)):
         if bound is not None and is_matrix:
             raise ValueError(f"{each.name} is a matrix: it has no {name} bound, leave it out")
         bounds.append(None if bound is None else _of_its_shape(bound, each, name))
     lower, upper = bounds
     if constraint.is_positive and lower is not None and np.any(lower < 0.0):
         raise ValueError(
-            f"{each.name} is positive: its lower bound must be at least 0, got {wish.lower!r}: leave it out"
+            f"{each.name} is positive: its lower bound must be at least 0, got {specification.lower!r}: leave it out"
         )
     if constraint.is_positive and upper is not None and np.any(upper <= 0.0):
         raise ValueError(
-            f"{each.name} is positive: its upper bound must be greater than 0, got {wish.upper!r}: leave it out"
+            f"{each.name} is positive: its upper bound must be greater than 0, got {specification.upper!r}: leave "
+            "it out"
         )
-    start = each.value if wish.start is None else _of_its_shape(wish.start, each, "start")
-    if not np.all(np.isfinite(constraint.to_free(start))):
+    start = each.value if specification.start is None else _of_its_shape(specification.start, each, "start")
+    if not np.all(np.isfinite(constraint.unconstrain(start))):
         raise ValueError(
             f"{each.name} cannot be learned from {start.tolist()}, which is at the edge of what it may be: start inside"
         )
     if lower is not None or upper is not None:
         inside = _inside(start, lower, upper, constraint)
-        if wish.start is not None and not np.array_equal(inside, start):
+        if specification.start is not None and not np.array_equal(inside, start):
             raise ValueError(f"{each.name} cannot start from {start.tolist()}, not strictly between its bounds")
         start = inside
-    if wish.prior is not None:
-        _check_density(wish.prior, each.name, start)
-    return Learned(_slot(each, paths), start, lower, upper, wish.prior, each.unit, wish.start is not None)
+    if specification.prior is not None:
+        _check_density(specification.prior, each.name, start)
+    return Learned(
+        _slot(each, paths), start, lower, upper, specification.prior, each.unit, specification.start is not None
+    )
 
 
 def _slot(each: Parameter, paths: tuple[Path, ...]) -> Slot:

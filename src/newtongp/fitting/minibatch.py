@@ -83,7 +83,7 @@ class _Start(NamedTuple):
 
 
 def _read(
-    model: Model, x: Any, y: Any, wishes: Mapping[str, Any] | None, weak_priors: bool, rng: np.random.Generator
+    model: Model, x: Any, y: Any, specifications: Mapping[str, Any] | None, weak_priors: bool, rng: np.random.Generator
 ) -> _Start:
     prior = model.prior
     assert isinstance(prior, SparseGP)
@@ -96,11 +96,11 @@ def _read(
     bare = drawn._replace(data=drawn.data._replace(seen=None)).likelihood(model.likelihood)
     scales = scales_of(Model(model.prior, bare), drawn.data)
     if prior.inducing is None:
-        free = choose(model, None)
-        start = with_values(tuple(each.slot for each in free), model, guess(model, scales, free))
+        unconstrained = choose(model, None)
+        start = with_values(tuple(each.slot for each in unconstrained), model, guess(model, scales, unconstrained))
         chosen = start.prior.inducing_for(sample)
         model = Model(model.prior.with_inducing(chosen), model.likelihood)  # pyright: ignore[reportAttributeAccessIssue]
-    return _Start(model, rows, Space(model, scales, wishes, weak_priors), drawn)
+    return _Start(model, rows, Space(model, scales, specifications, weak_priors), drawn)
 
 
 def _draw(rows: Rows, most: int, rng: np.random.Generator) -> Batch:
@@ -173,12 +173,12 @@ class _Learner:
         batch = on_devices(Batch(drawn.index[rows], data, len(chosen)), self.start.model.likelihood, self.mesh)
         constants = self._constants(self.space.middle)
         lowest, best, product = np.inf, self.space.middle, None
-        for free in self.space.starts():
-            energy, found = settle(self.space.slots, constants, batch, free)
-            total = float(energy) + self.space.penalty(free)[0]
+        for unconstrained in self.space.starts():
+            energy, found = settle(self.space.slots, constants, batch, unconstrained)
+            total = float(energy) + self.space.penalty(unconstrained)[0]
             total = total if np.isfinite(total) else np.inf
             if product is None or total < lowest:
-                lowest, best, product = total, free, found
+                lowest, best, product = total, unconstrained, found
         assert product is not None
         self.constants = everywhere(self._constants(best), self.mesh)
         self.head_start = len(chosen) / self.size
@@ -198,7 +198,7 @@ class _Learner:
 
     # Batch by batch
 
-    def run(self, max_steps: int, tol: float, keeper: "_Keeper | None", bar: RowProgress) -> None:
+    def run(self, max_steps: int, tol: float, checkpoint_writer: "_CheckpointWriter | None", bar: RowProgress) -> None:
         """Passes over the data, until the energy has come to rest or their number runs out."""
         while self.passes < max_steps and self.status is Status.RUNNING:
             batches = self.rows.batches(self.size, self._generator(self.passes + 1), self.filled)
@@ -212,8 +212,8 @@ class _Learner:
                 self._close(tol)
                 if self.done == self.batches:
                     self.passes, self.done = self.passes + 1, 0
-                if keeper is not None:
-                    keeper.write(self)
+                if checkpoint_writer is not None:
+                    checkpoint_writer.write(self)
                 if self.status is not Status.RUNNING:
                     break
             bar.passed(self.trace[-1] if self.trace else np.nan)
@@ -277,7 +277,7 @@ class _Learner:
         return np.mean(kept, axis=0) if kept else np.asarray(self.state.scaled)
 
     @property
-    def free(self) -> np.ndarray:
+    def unconstrained(self) -> np.ndarray:
         """The best free numbers so far."""
         return self.averaged * self.space.units
 
@@ -299,15 +299,15 @@ def is_level(energies: np.ndarray, tol: float) -> bool:
     return -slope <= max(float(error), tol * abs(float(np.mean(energies))))
 
 
-class _Keeper:
+class _CheckpointWriter:
     """A checkpoint with all that decides how a run goes on."""
 
     def __init__(self, path: Any, learner: _Learner, tol: float):
         start = learner.start
         options = learner.rows.count, learner.size, learner.rate, learner.fixed, learner.seed, tol
-        said, priors = learner.space.wishes
+        specified, priors = learner.space.specifications
         objects = start.model, learner.method, priors
-        mark = fingerprint(objects, (start.drawn, said), (learner.space.slots, options))
+        mark = fingerprint(objects, (start.drawn, specified), (learner.space.slots, options))
         self.file = Checkpoint(path, "newtongp fit checkpoint in batches", mark)
 
     def read(self, learner: _Learner) -> None:
@@ -407,16 +407,16 @@ def fit_in_batches(
     interrupted = False
     if start.space.size:
         learner.begin()
-        keeper = None if checkpoint is None else _Keeper(checkpoint, learner, tol)
-        if keeper is not None:
-            keeper.read(learner)
+        checkpoint_writer = None if checkpoint is None else _CheckpointWriter(checkpoint, learner, tol)
+        if checkpoint_writer is not None:
+            checkpoint_writer.read(learner)
         with RowProgress(progress, start.rows.count, max_steps) as bar, explained():
             try:
-                learner.run(max_steps, tol, keeper, bar)
+                learner.run(max_steps, tol, checkpoint_writer, bar)
             except KeyboardInterrupt:
                 interrupted = True
-        if keeper is not None:
-            keeper.write(learner, now=True)
+        if checkpoint_writer is not None:
+            checkpoint_writer.write(learner, now=True)
         if not learner.trace and learner.steps and not interrupted:
             raise RuntimeError(
                 "no hyperparameters were found with which inference works: try infer with fixed ones first, to see why"
@@ -452,11 +452,11 @@ def _finish(
 ) -> FitResult:
     """Infer with what was learned, and put everything together."""
     space = learner.space
-    free = learner.free if space.size else np.zeros(0)
+    unconstrained = learner.unconstrained if space.size else np.zeros(0)
     status = learner.status if space.size else Status.CONVERGED
     if status is Status.RUNNING:
         status = Status.INTERRUPTED if interrupted else Status.MAX_STEPS
-    result = inferred(with_values(space.slots, learner.start.model, space.values_at(free)))
-    found = space.finish(free, result, status, learner.trace, learner.steps, started)
+    result = inferred(with_values(space.slots, learner.start.model, space.values_at(unconstrained)))
+    found = space.finish(unconstrained, result, status, learner.trace, learner.steps, started)
     report_failure(found, throw, stacklevel=5)
     return found

@@ -75,10 +75,10 @@ def sums(state: State) -> Any:
 
 
 def at(
-    slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, free: Any
+    slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any
 ) -> tuple[Shared, DeviceRows, Coordinates]:
     """The model and a batch with these hyperparameters, and the coordinates in which t is kept."""
-    prior, likelihood = replaced(slots, constants.prior, rows.likelihood, free)
+    prior, likelihood = replaced(slots, constants.prior, rows.likelihood, unconstrained)
     projection, coordinates = whitened(prior)
     here = eqx.tree_at(lambda batch: batch.likelihood, rows, likelihood)
     return Shared(prior, projection, constants.method), here, coordinates
@@ -87,16 +87,16 @@ def at(
 def _energy_of_rows(shared: Shared, rows: DeviceRows, tied: Tied) -> Float[Array, ""]:
     """The rows' share of the energy."""
     method = shared.method
-    features, extra, prior_mean = look_up(shared, rows)
+    features, residual_covariance, prior_mean = look_up(shared, rows)
     marginals = tied.belief.marginals(prior_mean, features)
     without = tied.cavity.marginals(prior_mean, features) if method.target.energy == "pep" else marginals
 
-    def row(likelihood, y, observed, marginal, cavity, extra):
+    def row(likelihood, y, observed, marginal, cavity, residual_covariance):
         kind, power = method.target.energy, method.energy_power
-        energy = tied_row_energy(kind, power, likelihood, y, marginal, cavity, method.cubature, extra)
+        energy = tied_row_energy(kind, power, likelihood, y, marginal, cavity, method.cubature, residual_covariance)
         return jnp.where(observed, energy, 0.0)
 
-    return jnp.sum(over_rows(row, rows.likelihood, (rows.y, rows.observed, marginals, without, extra)))
+    return jnp.sum(over_rows(row, rows.likelihood, (rows.y, rows.observed, marginals, without, residual_covariance)))
 
 
 def _energy_of_product(method: Method, tied: Tied, rows: Any) -> Float[Array, ""]:
@@ -114,20 +114,20 @@ def _energy_of_product(method: Method, tied: Tied, rows: Any) -> Float[Array, ""
 
 @functools.partial(jax.jit, static_argnums=0)
 def energy_and_gradient(
-    slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, free: Any, kept: Product, share: Any
+    slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any, kept: Product, share: Any
 ) -> tuple[tuple[Float[Array, ""], Float[Array, ""]], Float[Array, " K"]]:
     """The energies of some rows and of t, and the gradient of an estimate of the whole energy in the free numbers.
 
     The estimate has `share` of the rows' energy for those of all rows.
     """
 
-    def energy(free):
-        shared, here, coordinates = at(slots, constants, rows, free)
+    def energy(unconstrained):
+        shared, here, coordinates = at(slots, constants, rows, unconstrained)
         tied = Tied.given(constants.method, coordinates.product_of_v(kept), constants.observed)
         parts = _energy_of_rows(shared, here, tied), _energy_of_product(constants.method, tied, constants.observed)
         return parts[0] / share + parts[1], parts
 
-    (_, parts), gradient = jax.value_and_grad(energy, has_aux=True)(free)
+    (_, parts), gradient = jax.value_and_grad(energy, has_aux=True)(unconstrained)
     return parts, gradient
 
 
@@ -164,12 +164,14 @@ def advance(
 
     `pull` is the gradient of minus the log prior density of the hyperparameters.
     """
-    free = state.scaled * constants.units
-    shared, here, coordinates = at(slots, constants, rows, free)
+    unconstrained = state.scaled * constants.units
+    shared, here, coordinates = at(slots, constants, rows, unconstrained)
     tied = Tied.given(constants.method, coordinates.product_of_v(state.product), constants.observed)
     # The gradient is at the t of earlier batches: one that has seen these very rows would fit them too well.
     share = rows.count / constants.total
-    (energy, energy_of_product), slope = energy_and_gradient(slots, constants, rows, free, state.product, share)
+    (energy, energy_of_product), slope = energy_and_gradient(
+        slots, constants, rows, unconstrained, state.product, share
+    )
     # The last batch of a pass may be a small one: it counts for as much as it has rows.
     weight = rows.count / size
     gradient = weight * (slope + pull) * constants.units
@@ -194,9 +196,9 @@ def advance(
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def settle(slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, free: Any) -> tuple[Any, Product]:
+def settle(slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any) -> tuple[Any, Product]:
     """The lowest energy that some steps with these rows alone lead to, as if they were all, and its t(v)."""
-    shared, here, coordinates = at(slots, constants, rows, free)
+    shared, here, coordinates = at(slots, constants, rows, unconstrained)
     scale = constants.total / rows.count
     start = nothing(shared.prior, shared.projection)
 

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from .._runtime.compilation import compiled
 from ..inference.compatibility import local_rule
-from ..inference.loop import Report, converge, look, propose_rows, total_energy
+from ..inference.loop import Report, converge, expand_rows, propose_rows, total_energy
 from ..inference.problem import Problem, Setup
 from ..inference.steps.base import Step
 from ..likelihoods.base import Likelihood, over_rows
@@ -38,16 +38,18 @@ class _Holder(eqx.Module):
     likelihood: Any
 
 
-def replaced(slots: tuple[Slot, ...], prior: Any, likelihood: Likelihood, free: Float[Array, " K"]) -> tuple[Any, Any]:
+def replaced(
+    slots: tuple[Slot, ...], prior: Any, likelihood: Likelihood, unconstrained: Float[Array, " K"]
+) -> tuple[Any, Any]:
     """A prior and a likelihood (of rows that may be partly observed) with these hyperparameters."""
     bare = likelihood.whole if isinstance(likelihood, PartlyObserved) else likelihood
-    holder = with_values(slots, _Holder(prior, bare), values_of(slots, free))
+    holder = with_values(slots, _Holder(prior, bare), values_of(slots, unconstrained))
     if isinstance(likelihood, PartlyObserved):
         return holder.prior, eqx.tree_at(lambda outer: outer.whole, likelihood, holder.likelihood)
     return holder.prior, holder.likelihood
 
 
-class Template(eqx.Module):
+class BoundModel(eqx.Module):
     """A model at its data, in which the hyperparameters are to be replaced."""
 
     prior: Any
@@ -57,15 +59,15 @@ class Template(eqx.Module):
     observed: Any
 
     @classmethod
-    def of(cls, setup: Setup) -> "Template":
+    def of(cls, setup: Setup) -> "BoundModel":
         """From a setup; its workspace is made anew for every value of the hyperparameters."""
         problem = setup.problem
         return cls(setup.model.prior, problem.likelihood, setup.inputs, problem.y, problem.observed)
 
-    def at(self, slots: tuple[Slot, ...], free: Float[Array, " K"]) -> Problem:
+    def at(self, slots: tuple[Slot, ...], unconstrained: Float[Array, " K"]) -> Problem:
         """The problem with these hyperparameters."""
-        prior, likelihood = replaced(slots, self.prior, self.likelihood, free)
-        return Problem(prior.prepare(prior.inputs_with(self.inputs)), likelihood, self.y, self.observed)
+        prior, likelihood = replaced(slots, self.prior, self.likelihood, unconstrained)
+        return Problem(prior.prepare(prior.refresh_inputs(self.inputs)), likelihood, self.y, self.observed)
 
 
 class Evaluation(eqx.Module):
@@ -87,8 +89,8 @@ class Evaluation(eqx.Module):
 @functools.partial(compiled, static_argnums=0)
 def evaluate(
     slots: tuple[Slot, ...],
-    template: Template,
-    free: Float[Array, " K"],
+    bound: BoundModel,
+    unconstrained: Float[Array, " K"],
     method: Any,
     step: Step,
     sites: Sites,
@@ -100,13 +102,13 @@ def evaluate(
 
     It starts from these sites, or, if `precision` is not negative, from sites of this precision at the prior mean.
     """
-    problem = template.at(slots, free)
+    problem = bound.at(slots, unconstrained)
     held = precision * jnp.eye(sites.linear.shape[1])[None]
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
     sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)
     point, report = converge(problem, method, step, sites, until, tol)
     slope = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
-    gradient = slope(slots, template, free, local_rule(method), point)
+    gradient = slope(slots, bound, unconstrained, local_rule(method), point)
     return Evaluation(gradient, report)
 
 
@@ -122,37 +124,37 @@ def is_stationary(method: Any, likelihood: Likelihood) -> bool:
     return method.objective == "vfe" or (method.target.name == "power_ep" and method.expects_psd(likelihood))
 
 
-def _at_fixed_sites(slots, template: Template, free, method, point) -> Float[Array, " K"]:
+def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> Float[Array, " K"]:
     """The gradient of −log ∫ p ∏ tₙ at fixed sites, and of the rows' energies at fixed marginals."""
 
-    def surrogate(free):
-        problem = template.at(slots, free)
+    def surrogate(unconstrained):
+        problem = bound.at(slots, unconstrained)
         workspace = problem.workspace
 
-        def row(likelihood, y, observed, marginal, site, extra):
-            energy = method.row_energy(likelihood, y, marginal, site, extra)
+        def row(likelihood, y, observed, marginal, site, residual_covariance):
+            energy = method.row_energy(likelihood, y, marginal, site, residual_covariance)
             return jnp.where(observed, energy.value, 0.0)
 
-        rows = (problem.y, problem.observed, point.marginals, point.sites, workspace.beyond_sites())
+        rows = (problem.y, problem.observed, point.marginals, point.sites, workspace.residual_covariance())
         energies = over_rows(row, problem.likelihood, rows)
         return jnp.sum(energies) - workspace.log_normaliser(point.sites)
 
-    return jax.grad(surrogate)(free)
+    return jax.grad(surrogate)(unconstrained)
 
 
 _MOST_ITERATIONS = 40
 
 
-def _with_sites(slots, template: Template, free, method, point) -> Float[Array, " K"]:
+def _with_sites(slots, bound: BoundModel, unconstrained, method, point) -> Float[Array, " K"]:
     """The gradient of the energy along the curve of fixed points."""
 
-    def energy_and_next(free, sites):
-        problem = template.at(slots, free)
-        conditioned, views, numbers = look(problem, method, sites)
-        proposal, _ = propose_rows(problem, method, views, sites, None, jnp.zeros(()))
+    def energy_and_next(unconstrained, sites):
+        problem = bound.at(slots, unconstrained)
+        conditioned, expansions, numbers = expand_rows(problem, method, sites)
+        proposal, _ = propose_rows(problem, method, expansions, sites, None, jnp.zeros(()))
         return total_energy(conditioned, numbers), proposal
 
-    _, pull_back = jax.vjp(energy_and_next, free, point.sites)
+    _, pull_back = jax.vjp(energy_and_next, unconstrained, point.sites)
     one, nothing = jnp.ones(()), jax.tree.map(jnp.zeros_like, point.sites)
     _, slope = pull_back((one, nothing))
 

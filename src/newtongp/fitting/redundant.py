@@ -60,9 +60,9 @@ def _reduce(groups: list[list[Variance]], found: dict[Path, Path]) -> list[Varia
         return []
     kept = next((group for group in groups if all(each.is_said or each.size > 1 for each in group)), groups[0])
     for group in groups:
-        free = [each for each in group if not each.is_said and each.size == 1]
-        if group is not kept and free:
-            found[free[0].path] = kept[0].path
+        unconstrained = [each for each in group if not each.is_said and each.size == 1]
+        if group is not kept and unconstrained:
+            found[unconstrained[0].path] = kept[0].path
     return kept
 
 

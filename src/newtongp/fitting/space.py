@@ -24,7 +24,7 @@ from ..results.wording import SEARCHES, inference_sentence
 from .initial_values import Scales, guess, plausible, unit_of
 from .learned import Learned, Slot, choose, left_alone, redundant, tied_names, values_of
 
-_LARGEST_FREE = 60.0
+_LARGEST_UNCONSTRAINED = 60.0
 """Logarithms do not go further than this from their start."""
 _RELEASED = 14.0
 """And not further than this without a weak prior: a factor of a million."""
@@ -43,11 +43,11 @@ _RATIOS = (0.15, 0.5, 2.0, 6.0)
 class Space:
     """The free numbers of all that is learned, with their bounds and the prior densities of their values."""
 
-    def __init__(self, model: Model, scales: Scales, wishes: Mapping[str, Any] | None, weak_priors: bool):
-        self.learned = learned = choose(model, wishes)
-        self.notes = left_alone(model, wishes)
+    def __init__(self, model: Model, scales: Scales, specifications: Mapping[str, Any] | None, weak_priors: bool):
+        self.learned = learned = choose(model, specifications)
+        self.notes = left_alone(model, specifications)
         """What a user is to be told, by the parameter that it is about."""
-        self.redundant = redundant(model, wishes)
+        self.redundant = redundant(model, specifications)
         """Variances that are not learned, each with the one that it is multiplied by."""
         self.guessed = guess(model, scales, learned)
         """Values made from the data."""
@@ -66,19 +66,21 @@ class Space:
             for slot, each in zip(self.slots, learned, strict=True)
         ]
         self.units = np.concatenate(parts) if parts else np.zeros(0)
-        margins = [np.where(slot.constraint.logarithms(slot.shape), _LARGEST_FREE, np.inf) for slot in self.slots]
+        margins = [
+            np.where(slot.constraint.logarithms(slot.shape), _LARGEST_UNCONSTRAINED, np.inf) for slot in self.slots
+        ]
         self.margins = np.concatenate(margins) if margins else np.zeros(0)
         """How far from where it starts a search may take a free number."""
 
     def free_of(self, values: list[np.ndarray]) -> np.ndarray:
         """Values as free numbers."""
-        parts = [slot.constraint.to_free(value) for slot, value in zip(self.slots, values, strict=True)]
+        parts = [slot.constraint.unconstrain(value) for slot, value in zip(self.slots, values, strict=True)]
         return np.concatenate(parts) if parts else np.zeros(0)
 
     @in_double
-    def values_at(self, free: np.ndarray) -> list[np.ndarray]:
+    def values_at(self, unconstrained: np.ndarray) -> list[np.ndarray]:
         """Free numbers as values, within the bounds that were set."""
-        values = zip(_values(self.slots, free), self.learned, strict=True)
+        values = zip(_values(self.slots, unconstrained), self.learned, strict=True)
         return [_kept_inside(np.asarray(value), each) for value, each in values]
 
     def bounds(self, start: np.ndarray) -> list[tuple[float, float]]:
@@ -91,28 +93,28 @@ class Space:
             least, largest = constraint.limits()
             low, high = np.maximum(here - margin, least), np.minimum(here + margin, largest)
             if each.lower is not None:
-                low = np.maximum(low, _finite(constraint.to_free(each.lower), -np.inf))
+                low = np.maximum(low, _finite(constraint.unconstrain(each.lower), -np.inf))
             if each.upper is not None:
-                high = np.minimum(high, _finite(constraint.to_free(each.upper), np.inf))
+                high = np.minimum(high, _finite(constraint.unconstrain(each.upper), np.inf))
             found += list(zip(low.tolist(), high.tolist(), strict=True))
             begin += size
         return found
 
     @in_double
-    def penalty(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+    def penalty(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the log of the prior density of the values, and its gradient in the free numbers."""
-        return self._penalty(free, self.priors)
+        return self._penalty(unconstrained, self.priors)
 
     @in_double
-    def pull(self, free: np.ndarray) -> tuple[float, np.ndarray]:
+    def pull(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
         """The part of the penalty that weak priors have, and its gradient."""
         priors = [prior if weak else None for prior, weak in zip(self.priors, self.weak, strict=True)]
-        return self._penalty(free, priors)
+        return self._penalty(unconstrained, priors)
 
-    def _penalty(self, free: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
+    def _penalty(self, unconstrained: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
         if not any(prior is not None for prior in priors):
             return 0.0, np.zeros(self.size)
-        value, slope = _negative_log_prior(jnp.asarray(free), priors, self.slots)
+        value, slope = _negative_log_prior(jnp.asarray(unconstrained), priors, self.slots)
         return float(value), np.asarray(slope)
 
     def release(self, chosen: np.ndarray) -> "Space":
@@ -129,7 +131,7 @@ class Space:
         return other
 
     @property
-    def wishes(self) -> tuple[list[Any], list[Any]]:
+    def specifications(self) -> tuple[list[Any], list[Any]]:
         """All that was said of what is learned, for a checkpoint's mark: numbers, and prior densities."""
         return [(each.start, each.lower, each.upper) for each in self.learned], self.priors
 
@@ -149,13 +151,13 @@ class Space:
             ]
             yield self.free_of(moved)
 
-    def at_bound(self, free: np.ndarray) -> list[str]:
+    def at_bound(self, unconstrained: np.ndarray) -> list[str]:
         """The names of what ended at a bound that was set."""
         names, begin = [], 0
         for each in self.learned:
-            here = free[begin : begin + each.slot.size]
+            here = unconstrained[begin : begin + each.slot.size]
             for bound in (each.lower, each.upper):
-                if bound is not None and np.any(np.abs(each.slot.constraint.to_free(bound) - here) < 1e-6):
+                if bound is not None and np.any(np.abs(each.slot.constraint.unconstrain(bound) - here) < 1e-6):
                     names.append(each.slot.name)
             begin += each.slot.size
         return list(dict.fromkeys(names))
@@ -185,7 +187,7 @@ class Space:
 
     def finish(
         self,
-        free: np.ndarray,
+        unconstrained: np.ndarray,
         result: Result,
         status: Status,
         trace: list[float],
@@ -194,15 +196,15 @@ class Space:
         standard_errors: dict[str, np.ndarray] | None = None,
     ) -> FitResult:
         """What was found, with the result of inference at these free numbers."""
-        named = list(zip(self.slots, self.values_at(free), self.priors, strict=True))
+        named = list(zip(self.slots, self.values_at(unconstrained), self.priors, strict=True))
         return FitResult(
             result,
             status=status,
             learned={slot.name: value for slot, value, _ in named},
             priors={slot.name: prior for slot, _, prior in named if prior is not None},
             standard_errors={} if standard_errors is None else standard_errors,
-            at_bound=self.at_bound(free),
-            penalty=self.penalty(free)[0],
+            at_bound=self.at_bound(unconstrained),
+            penalty=self.penalty(unconstrained)[0],
             fit_history=np.asarray(trace),
             evaluations=evaluations,
             seconds=time.perf_counter() - started,
@@ -227,8 +229,8 @@ _values = jax.jit(values_of, static_argnums=0)
 
 @eqx.filter_jit
 @jax.value_and_grad
-def _negative_log_prior(free, priors: list[Any], slots: tuple[Slot, ...]):
-    values = values_of(slots, free)
+def _negative_log_prior(unconstrained, priors: list[Any], slots: tuple[Slot, ...]):
+    values = values_of(slots, unconstrained)
     terms = [jnp.sum(prior(value)) for prior, value in zip(priors, values, strict=True) if prior is not None]
     return -jnp.sum(jnp.stack(terms))
 

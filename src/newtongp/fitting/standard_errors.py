@@ -18,15 +18,15 @@ _DIFFERENCE = 1e-3
 
 
 def curvature(
-    evaluate: Callable[[np.ndarray], tuple[float, np.ndarray]], free: np.ndarray, units: np.ndarray
+    evaluate: Callable[[np.ndarray], tuple[float, np.ndarray]], unconstrained: np.ndarray, units: np.ndarray
 ) -> np.ndarray | None:
     """The second derivatives of the energy in the free numbers, from differences of gradients; None for many."""
-    size = free.shape[0]
+    size = unconstrained.shape[0]
     if size == 0 or size > _MOST_CURVATURES:
         return None
     rows = []
     for move in np.diag(_DIFFERENCE * units):
-        (above, up), (below, down) = evaluate(free + move), evaluate(free - move)
+        (above, up), (below, down) = evaluate(unconstrained + move), evaluate(unconstrained - move)
         if not (np.isfinite(above) and np.isfinite(below)):
             return None
         rows.append((up - down) / (2.0 * np.max(move)))
@@ -63,12 +63,12 @@ class Spread(NamedTuple):
         return np.where(self.loose, np.inf, np.sqrt(np.sum(self.root**2, axis=1)))
 
 
-def standard_errors(space: Space, free: np.ndarray, spread: Spread | None) -> dict[str, np.ndarray]:
+def standard_errors(space: Space, unconstrained: np.ndarray, spread: Spread | None) -> dict[str, np.ndarray]:
     """Of every value; infinite where it is not determined."""
     if spread is None:
         return {}
     found, begin = {}, 0
-    for slot, of_all in zip(space.slots, slopes_of(space.slots, free), strict=True):
+    for slot, of_all in zip(space.slots, slopes_of(space.slots, unconstrained), strict=True):
         part = slice(begin, begin + slot.size)
         slope = of_all[:, part]
         error = np.sqrt(np.sum((slope @ spread.root[part]) ** 2, axis=1))
@@ -79,20 +79,20 @@ def standard_errors(space: Space, free: np.ndarray, spread: Spread | None) -> di
 
 
 @in_double
-def slopes_of(slots: tuple[Slot, ...], free: np.ndarray) -> list[np.ndarray]:
+def slopes_of(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> list[np.ndarray]:
     """The derivatives of every slot's value, flat, in the free numbers."""
-    return [np.asarray(each) for each in _slopes(slots, free)]
+    return [np.asarray(each) for each in _slopes(slots, unconstrained)]
 
 
 @in_double
-def values_at(slots: tuple[Slot, ...], free: np.ndarray) -> list[np.ndarray]:
+def values_at(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> list[np.ndarray]:
     """The value of every slot."""
-    return [np.asarray(value) for value in _values(slots, free)]
+    return [np.asarray(value) for value in _values(slots, unconstrained)]
 
 
 _values = jax.jit(values_of, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _slopes(slots: tuple[Slot, ...], free: Any) -> list[Any]:
-    return jax.jacfwd(lambda f: [jnp.ravel(value) for value in values_of(slots, f)])(free)
+def _slopes(slots: tuple[Slot, ...], unconstrained: Any) -> list[Any]:
+    return jax.jacfwd(lambda f: [jnp.ravel(value) for value in values_of(slots, f)])(unconstrained)

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ..likelihoods.base import over_rows
-from ..methods.rule import Method, look_around, propose, residual
+from ..methods.rule import Method, expand_around, propose, residual
 from ..numerics.gaussian import Gaussian, Sites, cavity
 from ..numerics.small import small_solve_psd, symmetrise
 from .problem import Problem
@@ -42,7 +42,7 @@ class _Look(eqx.Module):
 
 
 class _State(eqx.Module):
-    look: _Look
+    expand_rows: _Look
     theta: Gaussian
     size: Float[Array, ""]
     goal: Float[Array, ""]
@@ -58,14 +58,14 @@ def _natural(gaussian: Gaussian) -> Sites:
     return Sites(precision @ gaussian.mean, precision)
 
 
-def _look(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> _Look:
+def _expand(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> _Look:
     power = method.target.power
     conditioned = problem.workspace.marginals(sites, False)
 
-    def row(likelihood, y, observed, theta, marginal, site, extra):
+    def row(likelihood, y, observed, theta, marginal, site, residual_covariance):
         without = cavity(theta, site, power)
-        view, value = look_around(method, likelihood, y, observed, theta, without.gaussian, extra)
-        proposed, _ = propose(method, view, observed, site, None, jnp.zeros(()))
+        expansion, value = expand_around(method, likelihood, y, observed, theta, without.gaussian, residual_covariance)
+        proposed, _ = propose(method, expansion, observed, site, None, jnp.zeros(()))
         held, now = _natural(theta), _natural(marginal)
         mean = without.gaussian.mean
         square = 0.5 * mean @ (held.precision - power * site.precision) @ mean
@@ -77,7 +77,7 @@ def _look(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> _L
         gap = jnp.max(jnp.abs(residual(marginal, site, there)))
         return jnp.where(observed, share, 0.0), moved, jnp.where(observed, gap, 0.0), without.proper | ~observed
 
-    rows = (problem.y, problem.observed, theta, conditioned.marginals, sites, conditioned.extra)
+    rows = (problem.y, problem.observed, theta, conditioned.marginals, sites, conditioned.residual_covariance)
     shares, direction, gaps, proper = over_rows(row, problem.likelihood, rows)
     mean = conditioned.marginals.mean
     exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
@@ -101,12 +101,12 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
         return ~state.done & (state.trials < most)
 
     def go_on(state: _State) -> _State:
-        look = state.look
-        theta = _select(state.renew, look.marginals, state.theta)
+        expand_rows = state.expand_rows
+        theta = _select(state.renew, expand_rows.marginals, state.theta)
         size = jnp.where(state.renew, 0.0, state.size)
-        trial = jax.tree.map(lambda at, way: at + size * way, look.sites, look.direction)
-        tried = _look(problem, method, theta, trial)
-        risen = tried.value >= look.value - look.rounding
+        trial = jax.tree.map(lambda at, way: at + size * way, expand_rows.sites, expand_rows.direction)
+        tried = _expand(problem, method, theta, trial)
+        risen = tried.value >= expand_rows.value - expand_rows.rounding
         accept = tried.sound & (state.renew | risen)
         # An improper cavity at θ = q itself is no place to go on from.
         lost = state.renew & ~tried.sound
@@ -115,7 +115,7 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
         goal = jnp.where(state.renew, _INNER * tried.largest, state.goal)
         at_rest = accept & (tried.largest <= jnp.maximum(goal, 0.1 * tol))
         return _State(
-            _select(accept, tried, look),
+            _select(accept, tried, expand_rows),
             theta,
             jnp.where(state.renew, 1.0, jnp.where(accept, jnp.minimum(1.0, 2.0 * state.size), shorter)),
             goal,
@@ -125,8 +125,8 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
         )
 
     prior = problem.workspace.marginals(sites, False).marginals
-    first = _look(problem, method, prior, sites)
+    first = _expand(problem, method, prior, sites)
     one = jnp.ones(())
     begin = _State(first, prior, one, one, jnp.ones((), dtype=bool), ~first.sound, jnp.zeros((), dtype=int))
     ended = jax.lax.while_loop(unfinished, go_on, begin)
-    return ended.look.sites, ended.trials
+    return ended.expand_rows.sites, ended.trials

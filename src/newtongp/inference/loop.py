@@ -18,9 +18,9 @@ from .._runtime.compilation import compiled
 from ..likelihoods.base import over_rows
 from ..methods import first_order
 from ..methods.curvature import guarded_hessian, rows_of
+from ..methods.local_expansion import LocalExpansion
 from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method, RowNumbers, evaluate, propose, residual
-from ..methods.view import RowView
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.small import smallest_eigenvalue
 from ..priors.base import Conditioned
@@ -51,7 +51,7 @@ class Point(eqx.Module):
     memory: Any
     """What the method carries: quasi-Newton's matrices, Adam's moments, or nothing."""
     marginals: Gaussian
-    views: RowView
+    expansions: LocalExpansion
     """Without the points that they were expanded at, where those are the marginals."""
     largest: Float[Array, ""]
     """The largest entry of any row's fixed-point residual."""
@@ -72,16 +72,16 @@ class Loop(eqx.Module):
     history: Trail
 
 
-def look(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, RowView, RowNumbers]:
+def expand_rows(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, LocalExpansion, RowNumbers]:
     """Condition on the sites and look at every row's likelihood around its marginal."""
     conditioned = problem.workspace.marginals(sites, method.expects_psd(problem.likelihood))
-    views, numbers = over_rows(
+    expansions, numbers = over_rows(
         lambda likelihood, *row: evaluate(method, likelihood, *row),
         problem.likelihood,
-        (problem.y, problem.observed, conditioned.marginals, sites, conditioned.extra),
+        (problem.y, problem.observed, conditioned.marginals, sites, conditioned.residual_covariance),
         in_blocks(problem, method),
     )
-    return conditioned, views, numbers
+    return conditioned, expansions, numbers
 
 
 def in_blocks(problem: Problem, method: Method) -> bool:
@@ -106,26 +106,28 @@ def _propose(
         local = local_rule(method)
 
         def free_energy(sites: Sites) -> Float[Array, ""]:
-            conditioned, _, numbers = look(problem, local, _mask(problem, sites))
+            conditioned, _, numbers = expand_rows(problem, local, _mask(problem, sites))
             return total_energy(conditioned, numbers)
 
         proposal, memory = first_order.advance(free_energy, point.memory, method.learning_rate)
         return _mask(problem, proposal), memory
-    views = point.views
-    if views.point is None:
-        views = eqx.tree_at(lambda view: view.point, views, point.marginals, is_leaf=lambda leaf: leaf is None)
+    expansions = point.expansions
+    if expansions.point is None:
+        expansions = eqx.tree_at(
+            lambda expansion: expansion.point, expansions, point.marginals, is_leaf=lambda leaf: leaf is None
+        )
     if guarded is not None:
-        hessian = jax.lax.cond(guarded, lambda: _guarded_hessians(problem, method, point), lambda: views.hessian)
-        views = eqx.tree_at(lambda view: view.hessian, views, hessian)
-    return propose_rows(problem, method, views, point.sites, point.memory, step_size)
+        hessian = jax.lax.cond(guarded, lambda: _guarded_hessians(problem, method, point), lambda: expansions.hessian)
+        expansions = eqx.tree_at(lambda expansion: expansion.hessian, expansions, hessian)
+    return propose_rows(problem, method, expansions, point.sites, point.memory, step_size)
 
 
 @jax.jit
-def propose_rows(problem, method: Method, views, sites, memory, step_size) -> tuple[Sites, Any]:
+def propose_rows(problem, method: Method, expansions, sites, memory, step_size) -> tuple[Sites, Any]:
     """Every row's proposal from its view, and the memory to carry."""
-    return jax.vmap(lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size))(
-        views, problem.observed, sites, memory
-    )
+    return jax.vmap(
+        lambda expansion, observed, site, memory: propose(method, expansion, observed, site, memory, step_size)
+    )(expansions, problem.observed, sites, memory)
 
 
 def _guarded_hessians(problem: Problem, method: Method, point: Point) -> Float[Array, "N D D"]:
@@ -134,12 +136,12 @@ def _guarded_hessians(problem: Problem, method: Method, point: Point) -> Float[A
     return over_rows(
         lambda likelihood, y, marginal, hessian: guarded_hessian(target, likelihood, y, marginal, cubature, hessian),
         problem.likelihood,
-        (problem.y, problem.workspace.whole(point.marginals), point.views.hessian),
+        (problem.y, problem.workspace.marginals_of_f(point.marginals), point.expansions.hessian),
         in_blocks(problem, method),
     )
 
 
-def _guardable(problem: Problem, method: Method | FirstOrderVI) -> bool:
+def _allows_psd_fallback(problem: Problem, method: Method | FirstOrderVI) -> bool:
     """Whether the method's own precisions may be negative, so that proposals without are something else."""
     return isinstance(method, Method) and method.objective is not None and not method.expects_psd(problem.likelihood)
 
@@ -157,7 +159,7 @@ def _mask(problem: Problem, sites: Sites) -> Sites:
 def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
     """Everything about one point. (Compiled by itself only in name: that way it is traced once.)"""
     local = local_rule(method)
-    conditioned, views, numbers = look(problem, local, sites)
+    conditioned, expansions, numbers = expand_rows(problem, local, sites)
     energy = total_energy(conditioned, numbers)
     objective = energy
     if local.objective == "log_joint":
@@ -165,7 +167,7 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
         objective = energy - 0.5 * conditioned.log_det
     # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
     row_memory = None if isinstance(method, FirstOrderVI) else memory
-    proposal, _ = propose_rows(problem, local, views, sites, row_memory, jnp.zeros(()))
+    proposal, _ = propose_rows(problem, local, expansions, sites, row_memory, jnp.zeros(()))
     residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
     size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals), initial=0.0)
     finite = jnp.isfinite(energy) & jnp.isfinite(objective) & jnp.isfinite(size)
@@ -178,8 +180,8 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
     rounding = 1e-13 * (jnp.abs(objective) + jnp.sum(jnp.abs(numbers.energy)) + 1.0)
     outcome = Outcome(conditioned.proper & cavities & finite, objective, rounding, size)
     if local.target.power == 0.0:
-        views = eqx.tree_at(lambda view: view.point, views, None)
-    return Point(sites, memory, conditioned.marginals, views, largest, energy, outcome, failure)
+        expansions = eqx.tree_at(lambda expansion: expansion.point, expansions, None)
+    return Point(sites, memory, conditioned.marginals, expansions, largest, energy, outcome, failure)
 
 
 def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
@@ -202,7 +204,7 @@ def _keep_if_initial(first: Bool[Array, ""], before: Any, after: Any) -> Any:
     return jax.tree.map(lambda old, new: new if new.ndim == 2 else jnp.where(first, old, new), before, after)
 
 
-def _try(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop:
+def _attempt_step(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop:
     """One trial: accepted, refused, or the last."""
     first = loop.steps < 0
     point = loop.point
@@ -264,7 +266,7 @@ def run_loop(
 
     def body(state: tuple[Loop, Any]):
         loop, left = state
-        return _try(problem, method, step, tol, loop), None if left is None else left - 1
+        return _attempt_step(problem, method, step, tol, loop), None if left is None else left - 1
 
     return jax.lax.while_loop(goes_on, body, (loop, trials))
 
@@ -296,7 +298,7 @@ class Report(eqx.Module):
 def report_of(problem: Problem, loop: Loop, history: Trail | None = None) -> Report:
     """What is wanted of this loop, with its own history or another one."""
     point = loop.point
-    whole = problem.workspace.whole(point.marginals)
+    whole = problem.workspace.marginals_of_f(point.marginals)
     seen = None if whole is point.marginals else point.marginals
     return Report(
         point.sites,
@@ -345,7 +347,7 @@ def begin_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int
     empty = jnp.zeros(capacity)
     loop = Loop(
         point,
-        step.start(sites, stationary, _guardable(problem, method)),
+        step.start(sites, stationary, _allows_psd_fallback(problem, method)),
         jnp.asarray(-1),
         jnp.asarray(Status.RUNNING.value),
         Trail(empty, empty, empty),

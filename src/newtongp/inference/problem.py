@@ -75,7 +75,7 @@ class Setup:
         kernel = getattr(model.prior, "kernel", None)
         if kernel is not None:
             check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
-        place = model.prior.place(self.data.x)
+        place = model.prior.layout(self.data.x)
         self.inputs = place.inputs
         self.order = Order(place.rows, self.data.x.shape[0])
         likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
@@ -87,7 +87,7 @@ class Setup:
         other = object.__new__(Setup)
         other.model, other.data, other.order, other.memory = model, self.data, self.order, self.memory
         other.columns = self.columns
-        other.inputs = model.prior.inputs_with(self.inputs)
+        other.inputs = model.prior.refresh_inputs(self.inputs)
         likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
         workspace = _prepare(model.prior, other.inputs)
         other.problem = Problem(workspace, likelihood, self.problem.y, self.problem.observed)

@@ -18,7 +18,7 @@ import numpy as np
 from .._runtime.compilation import compiled
 from ..likelihoods.base import Likelihood, over_rows, row_axes, row_log_prob
 from ..methods.presets import PosteriorLinearisation
-from ..methods.rule import Method, propose, view_around
+from ..methods.rule import Method, expansion_around, propose
 from ..numerics import kalman
 from ..numerics.cubature import Unscented
 from ..numerics.gaussian import Gaussian, Sites
@@ -61,14 +61,14 @@ def _sweep_in_blocks(problem: Problem, method: Method, blocks: Any, count: Any) 
 
     def add(block, sites):
         conditioned = problem.workspace.marginals(sites, method.expects_psd(problem.likelihood))
-        views = over_rows(
-            lambda likelihood, y, observed, marginal, extra: view_around(
-                method, likelihood, y, observed, marginal, marginal, extra
+        expansions = over_rows(
+            lambda likelihood, y, observed, marginal, residual_covariance: expansion_around(
+                method, likelihood, y, observed, marginal, marginal, residual_covariance
             ),
             problem.likelihood,
-            (problem.y, problem.observed, conditioned.marginals, conditioned.extra),
+            (problem.y, problem.observed, conditioned.marginals, conditioned.residual_covariance),
         )
-        proposal, _ = propose_rows(problem, method, views, sites, None, jnp.ones(()))
+        proposal, _ = propose_rows(problem, method, expansions, sites, None, jnp.ones(()))
         return jax.tree.map(
             lambda new, old: jnp.where((blocks == block).reshape((rows,) + (1,) * (old.ndim - 1)), new, old),
             proposal,
@@ -99,10 +99,10 @@ def sweep_in_time(problem: Problem, method: Method) -> Sites:
         mean = prior_mean + jnp.stack([form.dot(each, state[0]) for each in rows])
         nothing = Sites(jnp.zeros(latents), jnp.zeros((latents, latents)))
         predicted = Gaussian(mean, covariance)
-        view = view_around(method, likelihood, y, observed, predicted, predicted)
-        site, _ = propose(method, view, observed, nothing, None, jnp.ones(()))
-        tilt = site.linear - site.precision @ prior_mean
-        rotation, precision, linear = kalman.scalar_sites(site.precision[None], tilt[None])
+        expansion = expansion_around(method, likelihood, y, observed, predicted, predicted)
+        site, _ = propose(method, expansion, observed, nothing, None, jnp.ones(()))
+        centred_linear = site.linear - site.precision @ prior_mean
+        rotation, precision, linear = kalman.scalar_sites(site.precision[None], centred_linear[None])
         turned = None if rotation is None else tuple(tuple(rotation[0, :, k]) for k in range(latents))
         seen = step._replace(rotation=turned, precision=tuple(precision[0]), linear=tuple(linear[0]))
         state, _ = kalman.update_step(form, state, seen)
@@ -148,7 +148,7 @@ def _prior_marginals(problem: Problem) -> Gaussian:
     workspace = problem.workspace
     rows, latents = workspace.mean.shape
     nothing = Sites(jnp.zeros((rows, latents)), jnp.zeros((rows, latents, latents)))
-    return workspace.whole(workspace.marginals(nothing, True).marginals)
+    return workspace.marginals_of_f(workspace.marginals(nothing, True).marginals)
 
 
 def _first_inside(fine: np.ndarray) -> np.ndarray | None:

@@ -43,9 +43,9 @@ class Columns(NamedTuple):
         missing = [each for each in old if each not in new]
         if missing:
             raise ValueError(f"{wanted}, but {_listed(missing)} {_is_or_are(missing)} missing: it has {_listed(new)}")
-        extra = [each for each in new if each not in old]
-        if extra:
-            raise ValueError(f"{wanted}, but has {_listed(extra)} too: choose columns, as in {name}[{list(old)}]")
+        unknown = [each for each in new if each not in old]
+        if unknown:
+            raise ValueError(f"{wanted}, but has {_listed(unknown)} too: choose columns, as in {name}[{list(old)}]")
         return np.array([new.index(each) for each in old])
 
     def check_kind(self, x: Any, kind: str, clock: Clock | None, first: str, name: str) -> None:

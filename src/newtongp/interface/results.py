@@ -154,20 +154,20 @@ class FitResultMethods:
         """The covariance of what was learned, from the curvature of the energy.
 
         Rows are in the order of `learned`, with one row for each entry of an array, named as in `likelihood.gaps[0]`.
-        For positive parameters with large standard errors `free_covariance`, that of their logarithms, is nearer to
-        the truth.
+        For positive parameters with large standard errors `unconstrained_covariance`, that of their logarithms, is
+        nearer to the truth.
         """
         from ..fitting.covariances import covariance
 
         return covariance(self)
 
     @property
-    def free_covariance(self: Any) -> "NamedCovariance":
+    def unconstrained_covariance(self: Any) -> "NamedCovariance":
         """The covariance of the free numbers of what was learned: logarithms of positive parameters, log odds of those
         between two numbers, and others as they are."""
-        from ..fitting.covariances import free_covariance
+        from ..fitting.covariances import unconstrained_covariance
 
-        return free_covariance(self)
+        return unconstrained_covariance(self)
 
     def joint_covariance(self: Any) -> "NamedCovariance":
         """The covariance of a linear model's weights together with that of what was learned.

@@ -15,9 +15,9 @@ from ..numerics.gaussian import Gaussian
 from ..numerics.small import outer, project_psd, small_root, smallest_eigenvalue
 from ..validation.arguments import flag
 from ..validation.numbers import parameter
+from .local_expansion import LocalExpansion
 from .nodes import moment_rule
 from .target import Expansion, Target
-from .view import RowView
 
 
 class Curvature(eqx.Module):
@@ -46,7 +46,7 @@ class Curvature(eqx.Module):
         """What one row carries from step to step; None where there is nothing to carry."""
 
     @abc.abstractmethod
-    def advance(self, view: RowView, state: Any) -> tuple[Float[Array, "D D"], Any]:
+    def advance(self, expansion: LocalExpansion, state: Any) -> tuple[Float[Array, "D D"], Any]:
         """One row's Hessian for the next proposal, and the state to carry if that is accepted."""
 
     @abc.abstractmethod
@@ -65,8 +65,8 @@ class Exact(Curvature):
     def initial_state(self, target, num_latents):
         return None
 
-    def advance(self, view, state):
-        return view.hessian, state
+    def advance(self, expansion, state):
+        return expansion.hessian, state
 
     def carry(self, old, new, step_size):
         return new
@@ -97,8 +97,8 @@ class GaussNewton(Curvature):
     def initial_state(self, target, num_latents):
         return None
 
-    def advance(self, view, state):
-        return view.hessian, state
+    def advance(self, expansion, state):
+        return expansion.hessian, state
 
     def carry(self, old, new, step_size):
         return new
@@ -190,20 +190,20 @@ class QuasiNewton(Curvature):
         size = num_latents + num_latents**2 if target.uses_covariance else num_latents
         return QuasiNewtonState(jnp.zeros((size, size)), jnp.zeros(size), jnp.zeros(size), jnp.zeros((), dtype=bool))
 
-    def advance(self, view, state):
-        dimension = view.gradient.shape[0]
-        point, gradient = view.point.mean, view.gradient
-        if view.covariance_gradient is not None:
-            point = jnp.concatenate([point, jnp.ravel(view.point.covariance)])
-            gradient = jnp.concatenate([gradient, jnp.ravel(view.covariance_gradient)])
+    def advance(self, expansion, state):
+        dimension = expansion.gradient.shape[0]
+        point, gradient = expansion.point.mean, expansion.gradient
+        if expansion.covariance_gradient is not None:
+            point = jnp.concatenate([point, jnp.ravel(expansion.point.covariance)])
+            gradient = jnp.concatenate([gradient, jnp.ravel(expansion.covariance_gradient)])
         updated = bfgs(state.matrix, point - state.point, gradient - state.gradient, self.damping)
-        start = self._start(view.hessian, view.point, point.shape[0])
+        start = self._start(expansion.hessian, expansion.point, point.shape[0])
         matrix = jnp.where(state.started, updated, start)
         carried = QuasiNewtonState(matrix, point, gradient, jnp.ones((), dtype=bool))
         proposed = matrix[:dimension, :dimension]
-        if self.steepest is not None and view.covariance_gradient is not None:
-            root = small_root(view.point.covariance)
-            limit = self.steepest * jnp.maximum(_steepness(view.hessian, root), 0.01)
+        if self.steepest is not None and expansion.covariance_gradient is not None:
+            root = small_root(expansion.point.covariance)
+            limit = self.steepest * jnp.maximum(_steepness(expansion.hessian, root), 0.01)
             proposed = _limit_steepness(proposed, root, limit)
         return proposed, carried
 

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float
 
 from ..likelihoods.base import Likelihood, row_log_prob
 from ..numerics.cubature import Cubature
-from ..numerics.gaussian import Gaussian, Sites, cavity, relative_log_expected_site_power, widened
+from ..numerics.gaussian import Gaussian, Sites, add_covariance, cavity, relative_log_expected_site_power
 from .expectation import expected_log_density, log_expected_density
 
 
@@ -31,25 +31,28 @@ def row_energy(
     marginal: Gaussian,
     site: Sites,
     cubature: Cubature | None,
-    extra: Float[Array, "D D"] | None = None,
+    residual_covariance: Float[Array, "D D"] | None = None,
     known: Float[Array, ""] | None = None,
 ) -> RowEnergy:
     """One row's share of the energy of this kind ("vfe", "laplace" or "pep").
 
     `known` is what the likelihood adds to it, E_q[log p], log p(y | m) or (1/α) log E_cav[p^α], if that has already
-    been computed. With `extra`, the covariance of e, the site and the marginal are those of g, and y depends on
-    f = g + e (`eq:sparse-vfe`): expectations of the likelihood are over f, all else is about g.
+    been computed. With `residual_covariance`, the covariance of e, the site and the marginal are those of g, and y
+    depends on f = g + e (`eq:sparse-vfe`): expectations of the likelihood are over f, all else is about g.
     """
     always = jnp.ones((), dtype=bool)
     if kind == "vfe":
         if known is None:
-            known = expected_log_density(likelihood, y, widened(marginal, extra), cubature).value
+            known = expected_log_density(likelihood, y, add_covariance(marginal, residual_covariance), cubature).value
         return RowEnergy(share_of_divergence(marginal, site) - known, always)
     if kind == "laplace":
         return RowEnergy(-row_log_prob(likelihood, y, marginal.mean) if known is None else -known, always)
     without = cavity(marginal, site, power)
     if known is None:
-        known = log_expected_density(likelihood, y, widened(without.gaussian, extra), cubature, power) / power
+        known = (
+            log_expected_density(likelihood, y, add_covariance(without.gaussian, residual_covariance), cubature, power)
+            / power
+        )
     return RowEnergy(relative_log_expected_site_power(without, marginal, site, power) - known, without.proper)
 
 
@@ -66,7 +69,7 @@ def tied_row_energy(
     marginal: Gaussian,
     cavity: Gaussian,
     cubature: Cubature | None,
-    extra: Float[Array, "D D"] | None = None,
+    residual_covariance: Float[Array, "D D"] | None = None,
 ) -> Float[Array, ""]:
     """One row's share of the energy where rows have no sites of their own, but share one factor.
 
@@ -74,7 +77,7 @@ def tied_row_energy(
     `eq:sparse-pep-energy`).
     """
     if kind == "vfe":
-        return -expected_log_density(likelihood, y, widened(marginal, extra), cubature).value
+        return -expected_log_density(likelihood, y, add_covariance(marginal, residual_covariance), cubature).value
     if kind == "laplace":
         return -row_log_prob(likelihood, y, marginal.mean)
-    return -log_expected_density(likelihood, y, widened(cavity, extra), cubature, power) / power
+    return -log_expected_density(likelihood, y, add_covariance(cavity, residual_covariance), cubature, power) / power

@@ -89,10 +89,10 @@ def _descent_hessian(
     half = small_solve_lower_transposed(safe_root, own)
     of_sum = symmetrise(small_solve_lower_transposed(safe_root, half.T))
     error = jnp.max(jnp.abs(root.T @ hessian @ root - own)) / (1.0 + jnp.max(jnp.abs(own)))
-    return hand_over(jnp.where(usable, error, 0.0), _NODES_EXACT, _NODES_COARSE, hessian, of_sum)
+    return blend_by_error(jnp.where(usable, error, 0.0), _NODES_EXACT, _NODES_COARSE, hessian, of_sum)
 
 
-def hand_over(error: Float[Array, ""], trusted: float, useless: float, first: Array, second: Array) -> Array:
+def blend_by_error(error: Float[Array, ""], trusted: float, useless: float, first: Array, second: Array) -> Array:
     """`first` where the error is below `trusted`, `second` where it is above `useless`, a mixture in between.
 
     Continuous, because a map that jumps has no fixed point to converge to.

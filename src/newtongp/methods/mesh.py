@@ -147,19 +147,19 @@ def climb(function: Callable, start: Scalar) -> tuple[Scalar, Scalar]:
 
     def go_on(state: _Climb) -> _Climb:
         z = state.next
-        rise, bend = jax.jvp(slope, (z,), (jnp.ones_like(z),))
+        rise, curvature = jax.jvp(slope, (z,), (jnp.ones_like(z),))
         # Outside of the support there is no slope: back to where the Gaussian is.
         rise = jnp.where(jnp.isfinite(rise), rise, -z)
         uphill = rise > 0.0
         low, high = jnp.where(uphill, z, state.low), jnp.where(uphill, state.high, z)
-        concave = jnp.isfinite(bend) & (bend < 0.0)
-        step = jnp.where(concave, rise / jnp.where(concave, -bend, 1.0), jnp.sign(rise) * state.longest)
+        concave = jnp.isfinite(curvature) & (curvature < 0.0)
+        step = jnp.where(concave, rise / jnp.where(concave, -curvature, 1.0), jnp.sign(rise) * state.longest)
         wanted = z + jnp.clip(step, -state.longest, state.longest)
         inside = (wanted > low) & (wanted < high)
         bracketed = jnp.isfinite(low) & jnp.isfinite(high)
         middle = 0.5 * (jnp.where(bracketed, low, 0.0) + jnp.where(bracketed, high, 0.0))
         new = jnp.where(inside | ~bracketed, wanted, middle)
-        width = jnp.where(concave, jax.lax.rsqrt(jnp.where(concave, -bend, 1.0)), 1.0)
+        width = jnp.where(concave, jax.lax.rsqrt(jnp.where(concave, -curvature, 1.0)), 1.0)
         close = concave & (jnp.abs(rise) * width <= _CLOSE)
         longest = jnp.where(bracketed, 0.5 * (jnp.where(bracketed, high - low, 0.0)), 2.0 * state.longest)
         return _Climb(z, new, low, high, longest, width, close, state.trials + 1)

@@ -13,13 +13,13 @@ from jaxtyping import Array, Bool, Float
 
 from ..likelihoods.base import Likelihood
 from ..numerics.cubature import Cubature, check_cubature
-from ..numerics.gaussian import Gaussian, Sites, cavity, widened
+from ..numerics.gaussian import Gaussian, Sites, add_covariance, cavity
 from ..numerics.small import small_root, small_solve, symmetrise
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
 from .energy import RowEnergy, row_energy
+from .local_expansion import LocalExpansion
 from .safeguard import Riemannian, Safeguard
 from .target import Target
-from .view import RowView
 
 
 class Method(eqx.Module):
@@ -67,16 +67,18 @@ class Method(eqx.Module):
         y: Float[Array, " P"],
         marginal: Gaussian,
         site: Sites,
-        extra: Float[Array, "D D"] | None,
+        residual_covariance: Float[Array, "D D"] | None,
         known: Float[Array, ""] | None = None,
     ) -> RowEnergy:
         """One row's share of the energy that goes with the target (`energy.row_energy`)."""
         target = self.target
         if target.energy is None:
-            around = widened(marginal, extra)
+            around = add_covariance(marginal, residual_covariance)
             value = target.row_energy(likelihood, y, around, marginal, site, self.cubature)
             return RowEnergy(jnp.asarray(value), jnp.ones((), dtype=bool))
-        return row_energy(target.energy, self.energy_power, likelihood, y, marginal, site, self.cubature, extra, known)
+        return row_energy(
+            target.energy, self.energy_power, likelihood, y, marginal, site, self.cubature, residual_covariance, known
+        )
 
     @property
     def keeps_psd(self) -> bool:
@@ -131,56 +133,61 @@ def evaluate(
     observed: Bool[Array, ""],
     marginal: Gaussian,
     site: Sites,
-    extra: Float[Array, "D D"] | None = None,
-) -> tuple[RowView, RowNumbers]:
+    residual_covariance: Float[Array, "D D"] | None = None,
+) -> tuple[LocalExpansion, RowNumbers]:
     """Look at one row's likelihood around its marginal. A row that is not observed contributes nothing.
 
-    With `extra`, the site and the marginal are those of g, and the likelihood is that of f = g + e with Cov e = extra.
+    With `residual_covariance`, the site and the marginal are those of g, and the likelihood is that of f = g + e, where
+    e has this covariance.
     """
     target, whole = method.target, marginal
-    likelihood, marginal, site, extra = _constant_unless(observed, (likelihood, marginal, site, extra))
+    likelihood, marginal, site, residual_covariance = _constant_unless(
+        observed, (likelihood, marginal, site, residual_covariance)
+    )
     point, proper = marginal, jnp.ones((), dtype=bool)
     if target.power > 0.0:
         without = cavity(marginal, site, target.power)
         point, proper = without.gaussian, without.proper
-    view, value = look_around(method, likelihood, y, observed, whole, point, extra)
+    expansion, value = expand_around(method, likelihood, y, observed, whole, point, residual_covariance)
     known = value if target.value_in_energy else None
-    energy = method.row_energy(likelihood, y, marginal, site, extra, known)
-    return view, RowNumbers(
+    energy = method.row_energy(likelihood, y, marginal, site, residual_covariance, known)
+    return expansion, RowNumbers(
         jnp.where(observed, energy.value, jnp.zeros(())),
         ~observed | (proper & energy.proper),
     )
 
 
-def view_around(
+def expansion_around(
     method: Method,
     likelihood: Likelihood,
     y: Float[Array, " P"],
     observed: Bool[Array, ""],
     marginal: Gaussian,
     point: Gaussian,
-    extra: Float[Array, "D D"] | None = None,
-) -> RowView:
+    residual_covariance: Float[Array, "D D"] | None = None,
+) -> LocalExpansion:
     """Look at one row's likelihood around a point: its marginal, or its cavity."""
-    return look_around(method, likelihood, y, observed, marginal, point, extra)[0]
+    return expand_around(method, likelihood, y, observed, marginal, point, residual_covariance)[0]
 
 
-def look_around(method, likelihood, y, observed, marginal, point, extra) -> tuple[RowView, Float[Array, ""]]:
+def expand_around(
+    method, likelihood, y, observed, marginal, point, residual_covariance
+) -> tuple[LocalExpansion, Float[Array, ""]]:
     """The view around a point, and the value of the target there."""
     target = method.target
     # A derivative in the mean of g, or in its covariance, is one in that of f.
-    around = widened(point, extra)
-    expansion = target.expand(likelihood, y, around, method.cubature)
-    hessian = method.curvature.evaluate(target, likelihood, y, around, method.cubature, expansion)
+    around = add_covariance(point, residual_covariance)
+    derivatives = target.expand(likelihood, y, around, method.cubature)
+    hessian = method.curvature.evaluate(target, likelihood, y, around, method.cubature, derivatives)
     wanted = method.curvature.looks_at_covariance and target.uses_covariance
-    slope = expansion.covariance_gradient if wanted else None
-    view = RowView(
+    slope = derivatives.covariance_gradient if wanted else None
+    expansion = LocalExpansion(
         _where(observed, point, marginal),
-        jnp.where(observed, expansion.gradient, 0.0),
+        jnp.where(observed, derivatives.gradient, 0.0),
         jnp.where(observed, hessian, 0.0),
         None if slope is None else jnp.where(observed, slope, 0.0),
     )
-    return view, expansion.value
+    return expansion, derivatives.value
 
 
 def _constant_unless(observed: Bool[Array, ""], tree: Any) -> Any:
@@ -199,24 +206,24 @@ def _where(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
 
 def propose(
     method: Method,
-    view: RowView,
+    expansion: LocalExpansion,
     observed: Bool[Array, ""],
     site: Sites,
     state: Any,
     step_size: Float[Array, ""],
 ) -> tuple[Sites, Any]:
     """One row's proposed site (`eq:local-update` with ρ = 1) and the curvature state to carry."""
-    hessian, carried = method.curvature.advance(view, state)
-    gradient = view.gradient
+    hessian, carried = method.curvature.advance(expansion, state)
+    gradient = expansion.gradient
     power = method.target.power
     if power > 0.0:
         if isinstance(method.curvature, QuasiNewton):
-            root = small_root(view.point.covariance)
-            hessian = keep_tilted_positive(hessian, view.hessian, root, power)
-        gradient, hessian = rescale(gradient, hessian, view.point.covariance, power)
+            root = small_root(expansion.point.covariance)
+            hessian = keep_tilted_positive(hessian, expansion.hessian, root, power)
+        gradient, hessian = rescale(gradient, hessian, expansion.point.covariance, power)
     if method.safeguard is not None:
         hessian = method.safeguard.correct(hessian, site, step_size)
-    proposed = Sites(gradient - hessian @ view.point.mean, -hessian)
+    proposed = Sites(gradient - hessian @ expansion.point.mean, -hessian)
     return jax.tree.map(lambda leaf: jnp.where(observed, leaf, jnp.zeros_like(leaf)), proposed), carried
 
 

@@ -29,11 +29,11 @@ from ..numerics.small import (
 from .expectation import (
     Derivatives,
     Tilted,
+    blend_by_error,
     closed_log_expected_density,
     covariance_gradient_of_log_expectation,
     derivatives,
     expected_log_density,
-    hand_over,
     has_closed_form,
     tilted_expectations,
 )
@@ -292,7 +292,7 @@ def _safe_log_z(tilted: Tilted, power: float) -> Derivatives:
     error = jnp.where(usable, disagreement, -jnp.inf)
 
     def mix(first, second):
-        return hand_over(error, trusted, useless, first, second)
+        return blend_by_error(error, trusted, useless, first, second)
 
     mixed = Derivatives(log_z.value, mix(log_z.gradient, moment_gradient), mix(log_z.hessian, moment_hessian))
     return tilted.restore(mixed)

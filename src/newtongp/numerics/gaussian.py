@@ -33,9 +33,11 @@ class Gaussian(eqx.Module):
         return self.covariance.diagonal(axis1=-2, axis2=-1)
 
 
-def widened(gaussian: Gaussian, extra: Float[Numbers, "*rows D D"] | None) -> Gaussian:
+def add_covariance(gaussian: Gaussian, residual_covariance: Float[Numbers, "*rows D D"] | None) -> Gaussian:
     """The distribution of g + e for an independent e of mean zero and this covariance; None is no e at all."""
-    return gaussian if extra is None else Gaussian(gaussian.mean, gaussian.covariance + extra)
+    return (
+        gaussian if residual_covariance is None else Gaussian(gaussian.mean, gaussian.covariance + residual_covariance)
+    )
 
 
 class Sites(eqx.Module):
@@ -93,10 +95,10 @@ def relative_log_expected_site_power(cavity: Cavity, marginal: Gaussian, site: S
     """
     slope = site.linear - site.precision @ marginal.mean
     move = cavity.gaussian.mean - marginal.mean
-    tilt = slope - site.precision @ move
+    centred_linear = slope - site.precision @ move
     return (
         0.5 * cavity.log_det_ratio / power
         + slope @ move
         - 0.5 * move @ site.precision @ move
-        + 0.5 * power * tilt @ marginal.covariance @ tilt
+        + 0.5 * power * centred_linear @ marginal.covariance @ centred_linear
     )

@@ -36,11 +36,11 @@ class Constraint(abc.ABC):
         return -math.inf, math.inf
 
     @abc.abstractmethod
-    def to_free(self, value: np.ndarray) -> np.ndarray:
+    def unconstrain(self, value: np.ndarray) -> np.ndarray:
         """The free numbers of a value, flat; not finite where the value is not inside."""
 
     @abc.abstractmethod
-    def from_free(self, free: Float[Array, " K"], shape: tuple[int, ...]) -> Any:
+    def constrain(self, unconstrained: Float[Array, " K"], shape: tuple[int, ...]) -> Any:
         """The value with these free numbers."""
 
 
@@ -52,11 +52,11 @@ class Real(Constraint):
     [1.0, -2.0]
     """
 
-    def to_free(self, value):
+    def unconstrain(self, value):
         return np.ravel(value)
 
-    def from_free(self, free, shape):
-        return jnp.reshape(free, shape)
+    def constrain(self, unconstrained, shape):
+        return jnp.reshape(unconstrained, shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,12 +69,12 @@ class Positive(Constraint):
 
     is_positive: ClassVar[bool] = True
 
-    def to_free(self, value):
+    def unconstrain(self, value):
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log(np.ravel(value))
 
-    def from_free(self, free, shape):
-        return jnp.reshape(jnp.exp(free), shape)
+    def constrain(self, unconstrained, shape):
+        return jnp.reshape(jnp.exp(unconstrained), shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,13 +98,13 @@ class Between(Constraint):
         share = 4.0 * np.finfo(float).eps * max(1.0, max(abs(self.lower), abs(self.upper)) / (self.upper - self.lower))
         return (-math.inf, math.inf) if share >= 0.5 else (math.log(share), -math.log(share))
 
-    def to_free(self, value):
+    def unconstrain(self, value):
         share = (np.ravel(value) - self.lower) / (self.upper - self.lower)
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.log(share) - np.log1p(-share)
 
-    def from_free(self, free, shape):
-        share = 1.0 / (1.0 + jnp.exp(-free))
+    def constrain(self, unconstrained, shape):
+        share = 1.0 / (1.0 + jnp.exp(-unconstrained))
         return jnp.reshape(self.lower + (self.upper - self.lower) * share, shape)
 
 
@@ -132,9 +132,9 @@ class Covariance(Constraint):
         rows, columns = np.tril_indices(shape[0])
         return rows == columns
 
-    def to_free(self, value):
+    def unconstrain(self, value):
         if np.ndim(value) < 2:
-            return Positive().to_free(value)
+            return Positive().unconstrain(value)
         factor = lower_root_given(value)
         if factor is None:
             return np.full(self.size(np.shape(value)), np.nan)
@@ -142,13 +142,13 @@ class Covariance(Constraint):
         pivots = np.diagonal(factor)[rows]
         return np.where(rows == columns, np.log(pivots), factor[rows, columns] / pivots)
 
-    def from_free(self, free, shape):
+    def constrain(self, unconstrained, shape):
         if len(shape) < 2:
-            return Positive().from_free(free, shape)
+            return Positive().constrain(unconstrained, shape)
         rows, columns = np.tril_indices(shape[0])
         on_diagonal = rows == columns
-        pivots = jnp.exp(free[np.flatnonzero(on_diagonal)])
-        factor = jnp.zeros(shape).at[rows, columns].set(jnp.where(on_diagonal, 1.0, free)) * pivots[:, None]
+        pivots = jnp.exp(unconstrained[np.flatnonzero(on_diagonal)])
+        factor = jnp.zeros(shape).at[rows, columns].set(jnp.where(on_diagonal, 1.0, unconstrained)) * pivots[:, None]
         return factor @ factor.T
 
 

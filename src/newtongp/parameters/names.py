@@ -66,23 +66,23 @@ def _walk(node: Any, path: Path, name: str, inherited: tuple) -> Iterator[Parame
     for field in dataclasses.fields(node):
         value, declaration = vars(node).get(field.name), field.metadata
         # What a field holds (a neural network, say) is declared with the field, as far as it declares nothing itself.
-        told = inherited
+        declaration_above = inherited
         if "constraint" in declaration:
-            told = declaration["constraint"], declaration["learned"], declaration["unit"], True
-        if declaration.get("static") or value is None or told[0] is None or field.name in hidden:
+            declaration_above = declaration["constraint"], declaration["learned"], declaration["unit"], True
+        if declaration.get("static") or value is None or declaration_above[0] is None or field.name in hidden:
             continue
-        yield from _visit(value, (*path, field.name), _longer(name, field.name), told)
+        yield from _visit(value, (*path, field.name), _longer(name, field.name), declaration_above)
 
 
-def _visit(value: Any, path: Path, name: str, told: tuple) -> Iterator[Parameter]:
+def _visit(value: Any, path: Path, name: str, declaration_above: tuple) -> Iterator[Parameter]:
     if isinstance(value, eqx.Module):
-        yield from _walk(value, path, name, told)
+        yield from _walk(value, path, name, declaration_above)
     elif isinstance(value, (tuple, list)):
         for index, entry in enumerate(value):
             # The only part needs no number: `mean.value`, not `mean[0].value`.
-            yield from _visit(entry, (*path, index), name if len(value) == 1 else f"{name}[{index}]", told)
+            yield from _visit(entry, (*path, index), name if len(value) == 1 else f"{name}[{index}]", declaration_above)
     elif _is_real(value):
-        yield Parameter(name, path, np.asarray(value, dtype=float), *told)
+        yield Parameter(name, path, np.asarray(value, dtype=float), *declaration_above)
 
 
 def _is_real(value: Any) -> bool:

@@ -48,9 +48,9 @@ class Free:
 
     def __repr__(self) -> str:
         given = {"lower": self.lower, "upper": self.upper, "start": self.start}
-        said = [f"{name}={value.tolist()}" for name, value in given.items() if value is not None]
-        said += [f"prior={self.prior!r}"] if self.prior is not None else []
-        return f"Free({', '.join(said)})"
+        specified = [f"{name}={value.tolist()}" for name, value in given.items() if value is not None]
+        specified += [f"prior={self.prior!r}"] if self.prior is not None else []
+        return f"Free({', '.join(specified)})"
 
 
 class Tied:

@@ -28,7 +28,7 @@ from ..methods.expectation import log_expected_density
 from ..methods.nodes import moment_rule, place_nodes
 from ..model import Model
 from ..numerics.cubature import Cubature, PointRule, QuasiRandom, has_negative_weights, nodes_and_weights
-from ..numerics.gaussian import Gaussian, Sites, cavity, widened
+from ..numerics.gaussian import Gaussian, Sites, add_covariance, cavity
 from ..numerics.small import outer
 from ..priors.temporal import TemporalPosterior
 from ..results.result import Result
@@ -265,7 +265,7 @@ def left_out(result: Result, asked: str, otherwise: str) -> tuple[Gaussian, np.n
         )
     cavities, proper = to_host(_cavities(result.site_marginals, result.sites))
     if result.site_marginals is not result.marginals:
-        cavities = widened(cavities, result.marginals.covariance - result.site_marginals.covariance)
+        cavities = add_covariance(cavities, result.marginals.covariance - result.site_marginals.covariance)
     usable = result.data.observed & proper
     return jax.tree.map(lambda a, b: np.where(_like(usable, a), a, b), cavities, result.marginals), usable
 

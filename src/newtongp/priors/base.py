@@ -23,14 +23,14 @@ class Conditioned(eqx.Module):
     log_det: Float[Array, ""]
     """log det(I + ΛK): how much the sites have narrowed it."""
     proper: Bool[Array, ""]
-    extra: Float[Array, "N D D"] | None = None
+    residual_covariance: Float[Array, "N D D"] | None = None
     """Where sites act not on f but on g, with f = g + e and e independent of all else: the covariance of e.
 
     Marginals are then those of g.
     """
 
 
-class Place(NamedTuple):
+class Layout(NamedTuple):
     """The inputs as a prior wants them, and the order in which it wants the rows.
 
     `rows[i]` is the row of the data at position i, or −1 where there is none; None means that positions are rows.
@@ -50,8 +50,8 @@ class Workspace(eqx.Module):
     mean: eqx.AbstractVar[Any]
     """The prior mean of every position, (N, D)."""
 
-    def beyond_sites(self) -> Float[Array, "N D D"] | None:
-        """Where sites act not on f but on g: the covariance of what f is besides (`Conditioned.extra`)."""
+    def residual_covariance(self) -> Float[Array, "N D D"] | None:
+        """Where sites act not on f but on g, with f = g + e: the covariance of e."""
         return None
 
     def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
@@ -83,7 +83,7 @@ class Workspace(eqx.Module):
         """One entry per position → one per row of the data."""
         return tree
 
-    def whole(self, marginals: Gaussian) -> Gaussian:
+    def marginals_of_f(self, marginals: Gaussian) -> Gaussian:
         """The marginals of f, from those of what the sites act on: f itself, unless the prior is a sparse one."""
         return marginals
 
@@ -142,11 +142,11 @@ class Prior(eqx.Module):
         """About how many bytes inference at these inputs takes; 0 for a prior that does not say."""
         return 0.0
 
-    def place(self, x: np.ndarray) -> "Place":
+    def layout(self, x: np.ndarray) -> Layout:
         """Where each row of the data goes, decided before anything is traced."""
-        return Place(x, None)
+        return Layout(x, None)
 
-    def inputs_with(self, inputs: Any) -> Any:
+    def refresh_inputs(self, inputs: Any) -> Any:
         """Inputs that were placed, with what in them is this prior's own and may have been learned since."""
         return inputs
 

@@ -345,16 +345,16 @@ def _tilt(workspace: DenseWorkspace, sites: Sites) -> Float[Array, "N D"]:
 
 
 def _weights(
-    workspace: DenseWorkspace, factors: _Factors, tilt: Float[Array, "N D"]
+    workspace: DenseWorkspace, factors: _Factors, centred_linear: Float[Array, "N D"]
 ) -> tuple[Float[Array, "N D"], Float[Array, "N D"]]:
     """α = (I + ΛK)⁻¹(λ − Λμ) and Kα = m − μ."""
-    weights = _solve_positive(workspace, factors, tilt)
+    weights = _solve_positive(workspace, factors, centred_linear)
     shift = _apply_gram(workspace.gram, weights)
     if factors.negative_factor is None or factors.negative is None:
         return weights, shift
     inner = linalg.solve_lower(factors.negative_factor, _apply_roots(factors.negative, shift, transpose=True))
     inner = linalg.solve_lower(factors.negative_factor, inner, transpose=True)
-    weights = _solve_positive(workspace, factors, tilt + _apply_roots(factors.negative, inner))
+    weights = _solve_positive(workspace, factors, centred_linear + _apply_roots(factors.negative, inner))
     return weights, _apply_gram(workspace.gram, weights)
 
 
@@ -385,9 +385,9 @@ def _apply_roots(roots: Float[Array, "N D D"], vector: Float[Array, "..."], tran
 
 def _log_normaliser(workspace, sites, shift, log_det) -> Float[Array, ""]:
     """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
-    tilt = _tilt(workspace, sites)
-    linear = jnp.sum((sites.linear + tilt) * workspace.mean)
-    return -0.5 * log_det + 0.5 * linear + 0.5 * jnp.sum(tilt * shift)
+    centred_linear = _tilt(workspace, sites)
+    linear = jnp.sum((sites.linear + centred_linear) * workspace.mean)
+    return -0.5 * log_det + 0.5 * linear + 0.5 * jnp.sum(centred_linear * shift)
 
 
 class DensePosterior(Posterior):

@@ -17,7 +17,7 @@ from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
 from ..validation.times import Clock, as_clock
-from .base import Place
+from .base import Layout
 from .by_name import read_kernel
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
 
@@ -73,14 +73,14 @@ class MarkovGP(TemporalPrior):
         for kernel in latent_kernels(self.kernel):
             kernel.check_values(x)
 
-    def place(self, x: np.ndarray) -> Place:
+    def layout(self, x: np.ndarray) -> Layout:
         count = x.shape[0]
         order = np.argsort(x[:, 0], kind="stable")
         process = _process(self.kernel)
         pieces = self.pieces or kalman.choose_pieces(count, process.dimension, self.num_latents)
         times, rows, position = kalman.cut(x[order, 0], order, pieces)
         in_order = np.array_equal(rows, np.arange(count))
-        return Place(_Inputs(times, position, pieces), None if in_order else rows)
+        return Layout(_Inputs(times, position, pieces), None if in_order else rows)
 
     def as_one_piece(self) -> "MarkovGP":
         """The same prior, run in plain order of time."""
@@ -99,14 +99,16 @@ class MarkovGP(TemporalPrior):
         return ChainWorkspace(self.mean.means(inputs.times[:, None]), chain, inputs.times, inputs.position)
 
     def condition(self, workspace: ChainWorkspace, sites: Sites) -> "MarkovPosterior":
-        tilt = workspace.tilt(sites)
-        smoothed, states, spread, lossy = kalman.marginals_and_states(workspace.chain, sites.precision, tilt)
+        centred_linear = workspace.centred_linear(sites)
+        smoothed, states, spread, lossy = kalman.marginals_and_states(workspace.chain, sites.precision, centred_linear)
         marginals = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance)
 
         def in_time(leaf):
             return kalman.to_time(leaf, workspace.chain.pieces)
 
-        times, states, precision, tilt = jax.tree.map(in_time, (workspace.times, states, sites.precision, tilt))
+        times, states, precision, centred_linear = jax.tree.map(
+            in_time, (workspace.times, states, sites.precision, centred_linear)
+        )
         return MarkovPosterior(
             workspace.at_rows(marginals),
             workspace.log_normaliser_given(sites, smoothed),
@@ -114,7 +116,7 @@ class MarkovGP(TemporalPrior):
             times,
             states,
             precision,
-            tilt,
+            centred_linear,
             kalman.time_of(workspace.position, workspace.times.shape[0], workspace.chain.pieces),
             spread,
             lossy,
@@ -198,7 +200,7 @@ class MarkovPosterior(TemporalPosterior):
     times: Any
     held: kalman.States
     precision: Any
-    tilt: Any
+    centred_linear: Any
     order: Any
     """Where every row is in order of time."""
     spread: Any
@@ -271,14 +273,14 @@ def _predict(
 
 
 def _has_negative_sites(posterior: MarkovPosterior) -> Bool[Array, ""]:
-    return kalman.is_negative((kalman.scalar_sites(posterior.precision, posterior.tilt)[1],))
+    return kalman.is_negative((kalman.scalar_sites(posterior.precision, posterior.centred_linear)[1],))
 
 
 @functools.partial(jax.jit, static_argnums=2)
 def _asked_carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], what: str) -> Gaussian:
     """What `_predict`, `_state` and `_joint` give, through square roots and a chain with the new inputs in it."""
-    chain, precision, tilt, where = _merge(posterior, x[:, 0])
-    forward = kalman.careful_forward(chain, precision, tilt)
+    chain, precision, centred_linear, where = _merge(posterior, x[:, 0])
+    forward = kalman.careful_forward(chain, precision, centred_linear)
     found = kalman.careful_states(chain, forward)
     if what == "states":
         return Gaussian(found.state_mean[where], found.state_covariance[where])
@@ -286,7 +288,7 @@ def _asked_carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], what: s
     if what == "latents":
         return Gaussian(mean, found.covariance[where])
     rows = kalman.observation_rows(chain)
-    every = jnp.broadcast_to(rows, (tilt.shape[0], *rows.shape[1:]))
+    every = jnp.broadcast_to(rows, (centred_linear.shape[0], *rows.shape[1:]))
     joint = kalman.joint_covariance(forward, found.state_covariance, every, where)
     return Gaussian(mean.reshape(-1), kalman.with_marginals(joint, found.covariance[where]))
 
@@ -323,7 +325,7 @@ def _in_batches(posterior: MarkovPosterior, times: Float[Array, " M"], function:
 def _merge(posterior: MarkovPosterior, times: Float[Array, " M"]):
     """The posterior's chain and sites with more times in it, which have no sites, and where those are."""
     known = posterior.times
-    count, latents = known.shape[0], posterior.tilt.shape[1]
+    count, latents = known.shape[0], posterior.centred_linear.shape[1]
     merged = jnp.concatenate([known, times])
     order = jnp.argsort(merged, stable=True)
     merged = merged[order]
@@ -331,9 +333,9 @@ def _merge(posterior: MarkovPosterior, times: Float[Array, " M"]):
     chain = _process(posterior.prior.kernel).chain(before, merged, merged[0], 1)
     added = times.shape[0]
     precision = jnp.concatenate([posterior.precision, jnp.zeros((added, latents, latents))])[order]
-    tilt = jnp.concatenate([posterior.tilt, jnp.zeros((added, latents))])[order]
+    centred_linear = jnp.concatenate([posterior.centred_linear, jnp.zeros((added, latents))])[order]
     where = jnp.zeros(count + added, dtype=int).at[order].set(jnp.arange(count + added))[count:]
-    return chain, precision, tilt, where
+    return chain, precision, centred_linear, where
 
 
 @jax.jit
@@ -341,7 +343,7 @@ def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
     times = posterior.times
     before = jnp.concatenate([times[:1], times[:-1]])
     chain = _process(posterior.prior.kernel).chain(before, times, times[0], 1)
-    mean, covariance = kalman.predicted(chain, posterior.precision, posterior.tilt)
+    mean, covariance = kalman.predicted(chain, posterior.precision, posterior.centred_linear)
     mean = mean + posterior.prior.mean.means(times[:, None])
     return Gaussian(mean[posterior.order], covariance[posterior.order])
 
@@ -349,12 +351,12 @@ def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
 @jax.jit
 def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, ""]]:
     """The joint distribution, and whether square roots keep more digits of it."""
-    chain, precision, tilt, where = _merge(posterior, x[:, 0])
-    deviation, covariance, kept = kalman.smoothed_states(chain, precision, tilt)
+    chain, precision, centred_linear, where = _merge(posterior, x[:, 0])
+    deviation, covariance, kept = kalman.smoothed_states(chain, precision, centred_linear)
     rows = kalman.observation_rows(chain)
     latent = posterior.prior.mean.means(x) + jnp.einsum("di,mi->md", rows[0], deviation[where])
-    every = jnp.broadcast_to(rows, (tilt.shape[0], *rows.shape[1:]))
-    joint = kalman.joint_covariance(kalman.forward(chain, precision, tilt), covariance, every, where)
+    every = jnp.broadcast_to(rows, (centred_linear.shape[0], *rows.shape[1:]))
+    joint = kalman.joint_covariance(kalman.forward(chain, precision, centred_linear), covariance, every, where)
     whole = kalman.with_marginals(joint, kept.smoothed.covariance[where])
     return Gaussian(latent.reshape(-1), whole), kept.lossy
 
@@ -363,8 +365,8 @@ def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian
 def _draw(
     posterior: MarkovPosterior, key: Any, x: Float[Array, "M 1"], n: int, carefully: bool
 ) -> Float[Array, "n M D"]:
-    chain, precision, tilt, where = _merge(posterior, x[:, 0])
+    chain, precision, centred_linear, where = _merge(posterior, x[:, 0])
     forward = kalman.careful_forward if carefully else kalman.forward
-    paths = kalman.draw_paths(forward(chain, precision, tilt), key, n)[where]
+    paths = kalman.draw_paths(forward(chain, precision, centred_linear), key, n)[where]
     rows = jnp.asarray(_process(posterior.prior.kernel).observation)
     return posterior.prior.mean.means(x)[None] + jnp.einsum("di,min->nmd", rows, paths)

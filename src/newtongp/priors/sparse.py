@@ -20,12 +20,12 @@ from .._runtime.double import in_double, on_host, to_host
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
 from ..means import as_mean
 from ..numerics import linalg
-from ..numerics.gaussian import Gaussian, Sites, widened
+from ..numerics.gaussian import Gaussian, Sites, add_covariance
 from ..parameters.constraints import Real, learned
 from ..validation.arguments import whole
 from . import inducing as inducing_inputs
 from . import weight_space
-from .base import Conditioned, Place, Posterior, Prior, Workspace, draws_of, over_pairs
+from .base import Conditioned, Layout, Posterior, Prior, Workspace, draws_of, over_pairs
 from .by_name import read_kernel
 
 
@@ -113,13 +113,13 @@ class SparseGP(Prior):
         chosen = inducing[:1] if all(each is inducing[0] for each in inducing) else inducing
         return SparseGP(self.kernel, list(chosen), self.mean, self.selection, self.seed, self.storage)
 
-    def place(self, x: np.ndarray) -> Place:
+    def layout(self, x: np.ndarray) -> Layout:
         if self.storage == "tied":
             raise ValueError('storage="tied" keeps no sites of single rows, as this needs: use storage="full"')
         sample = self.new_sample()
         if sample is not None:
             sample.see(x)
-        return Place(SparseInputs(x, self.inducing_for(sample)), None)
+        return Layout(SparseInputs(x, self.inducing_for(sample)), None)
 
     def new_sample(self) -> inducing_inputs.Sample | None:
         """What has to see the data before inducing inputs are chosen from it; None where they were given."""
@@ -133,7 +133,7 @@ class SparseGP(Prior):
         assert self.count is not None and sample is not None
         return inducing_inputs.choose(kernels, sample.rows, self.count, self.selection, self.seed)
 
-    def inputs_with(self, inputs: "SparseInputs") -> "SparseInputs":
+    def refresh_inputs(self, inputs: "SparseInputs") -> "SparseInputs":
         return inputs if self.inducing is None else SparseInputs(inputs.x, self.inducing_for(None))
 
     memory_remedy: ClassVar[str] = "use fewer inducing inputs, or batches of rows with batch_size="
@@ -149,18 +149,18 @@ class SparseGP(Prior):
         projection = Projection.to(self.kernel, x.inducing)
 
         def of_rows(_, inputs):
-            features, extra = projection.at(self.kernel, inputs)
-            return jnp.swapaxes(features, 0, 1), extra
+            features, residual_covariance = projection.at(self.kernel, inputs)
+            return jnp.swapaxes(features, 0, 1), residual_covariance
 
         numbers = self.num_latents * projection.size
-        features, extra = weight_space.map_over_rows(of_rows, None, jnp.asarray(x.x), numbers=numbers)
-        return SparseWorkspace(self.mean.means(x.x), jnp.swapaxes(features, 0, 1), extra, projection)
+        features, residual_covariance = weight_space.map_over_rows(of_rows, None, jnp.asarray(x.x), numbers=numbers)
+        return SparseWorkspace(self.mean.means(x.x), jnp.swapaxes(features, 0, 1), residual_covariance, projection)
 
     def condition(self, workspace: "SparseWorkspace", sites: Sites) -> "SparsePosterior":
         solved = workspace.solve(sites)
         covariance = weight_space.covariances(solved.half, workspace.features, triangular=True)
         return SparsePosterior(
-            workspace.whole(Gaussian(workspace.mean + solved.shift, covariance)),
+            workspace.marginals_of_f(Gaussian(workspace.mean + solved.shift, covariance)),
             weight_space.log_normaliser(workspace.mean, sites, solved),
             self,
             workspace.projection,
@@ -229,21 +229,21 @@ class SparseWorkspace(Workspace):
 
     mean: Float[Array, "N D"]
     features: Float[Array, "D N M"]
-    extra: Float[Array, "N D D"]
+    residual: Float[Array, "N D D"]
     projection: Projection
 
-    def beyond_sites(self):
-        return self.extra
+    def residual_covariance(self):
+        return self.residual
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         solved = self.solve(sites)
         marginals = Gaussian(
             self.mean + solved.shift, weight_space.covariances(solved.half, self.features, triangular=True)
         )
-        return Conditioned(marginals, jnp.sum(solved.mean**2), solved.log_det, solved.proper, self.extra)
+        return Conditioned(marginals, jnp.sum(solved.mean**2), solved.log_det, solved.proper, self.residual)
 
-    def whole(self, marginals: Gaussian) -> Gaussian:
-        return widened(marginals, self.extra)
+    def marginals_of_f(self, marginals: Gaussian) -> Gaussian:
+        return add_covariance(marginals, self.residual)
 
     def solve(self, sites: Sites) -> weight_space.Solved:
         """The posterior of the whitened inducing variables."""
@@ -317,6 +317,6 @@ class SparsePosterior(Posterior):
 
 @jax.jit
 def _predict(posterior: SparsePosterior, x: Float[Array, "R P"]) -> Gaussian:
-    features, extra = posterior.projection.at(posterior.prior.kernel, x)
+    features, residual_covariance = posterior.projection.at(posterior.prior.kernel, x)
     covariance = weight_space.covariances(jnp.asarray(posterior.half), features, triangular=True)
-    return Gaussian(posterior._mean(x, features), covariance + extra)
+    return Gaussian(posterior._mean(x, features), covariance + residual_covariance)

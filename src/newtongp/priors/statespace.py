@@ -17,7 +17,7 @@ from ..numerics.linalg import smallest_eigenvalue_given
 from ..numerics.rounding import warn_of_lost
 from ..parameters.constraints import Covariance, Real, learned, never_learned
 from ..validation.numbers import NotRealError, as_real
-from .base import Place
+from .base import Layout
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
 
 _MOST_STEPS = 10**8
@@ -122,7 +122,7 @@ class StateSpaceModel(TemporalPrior):
     @property
     def last_step(self) -> int | None:
         """The last step that there are matrices for; None if they are the same for all."""
-        for name, rank, extra in (
+        for name, rank, residual_covariance in (
             ("transition", 3, 0),
             ("noise", 3, 0),
             ("transition_offset", 2, 0),
@@ -131,7 +131,7 @@ class StateSpaceModel(TemporalPrior):
         ):
             given = getattr(self, name)
             if given.ndim == rank:
-                return given.shape[0] - extra
+                return given.shape[0] - residual_covariance
         return None
 
     def check_inputs(self, x: np.ndarray) -> None:
@@ -154,13 +154,13 @@ class StateSpaceModel(TemporalPrior):
                 f"x has step {largest}, and every step from 0 costs time and memory: number the steps from 0 on"
             )
 
-    def place(self, x: np.ndarray) -> Place:
+    def layout(self, x: np.ndarray) -> Layout:
         length = max(x.shape[0], int(np.max(x)) + 1)
-        return self.place_in(
+        return self.layout_in(
             x, self.pieces or kalman.choose_pieces(length, self.transition.shape[-1], self.num_latents)
         )
 
-    def place_in(self, x: np.ndarray, pieces: int) -> Place:
+    def layout_in(self, x: np.ndarray, pieces: int) -> Layout:
         """The same, with so many pieces run side by side."""
         steps = x[:, 0].astype(int)
         present = np.zeros(int(steps.max()) + 1, dtype=bool)
@@ -173,7 +173,7 @@ class StateSpaceModel(TemporalPrior):
         # The chain starts at step 0, whose state has the initial distribution.
         moved = kalman.from_time(np.diff(kalman.to_time(positions, pieces), prepend=0) > 0, pieces)
         in_order = pieces == 1 and np.array_equal(rows, np.arange(steps.size))
-        return Place(_Steps(positions, moved, position, pieces), None if in_order else rows)
+        return Layout(_Steps(positions, moved, position, pieces), None if in_order else rows)
 
     def as_one_piece(self) -> "StateSpaceModel":
         """The same prior, run in plain order of time."""
@@ -220,7 +220,9 @@ class StateSpaceModel(TemporalPrior):
         return ChainWorkspace(mean, chain, inputs.steps, inputs.position, states)
 
     def condition(self, workspace: ChainWorkspace, sites: Sites) -> "StateSpacePosterior":
-        smoothed, _, _, lossy = kalman.marginals_and_states(workspace.chain, sites.precision, workspace.tilt(sites))
+        smoothed, _, _, lossy = kalman.marginals_and_states(
+            workspace.chain, sites.precision, workspace.centred_linear(sites)
+        )
         return StateSpacePosterior(
             workspace.at_rows(Gaussian(workspace.mean + smoothed.mean, smoothed.covariance)),
             workspace.log_normaliser_given(sites, smoothed),
@@ -282,8 +284,8 @@ class StateSpacePosterior(TemporalPosterior):
         """The chain over the data's steps and these: its inputs, its sites, and the positions of these."""
         known = np.asarray(self.steps, dtype=float)
         every = np.concatenate([known[:, None], np.asarray(x, dtype=float)])
-        place = self.prior.place(every) if pieces is None else self.prior.place_in(every, pieces)
-        inputs, latents = place.inputs, self.prior.num_latents
+        layout = self.prior.layout(every) if pieces is None else self.prior.layout_in(every, pieces)
+        inputs, latents = layout.inputs, self.prior.num_latents
         length, of_data = inputs.steps.shape[0], inputs.position[: known.size]
         linear, precision = np.zeros((length, latents)), np.zeros((length, latents, latents))
         linear[of_data], precision[of_data] = self.sites.linear, self.sites.precision
@@ -296,7 +298,9 @@ def _marginals_at(
 ) -> tuple[Gaussian, Bool[Array, "M D"], Bool[Array, ""]]:
     """The marginals of f, which variances were lost to rounding, and whether square roots keep more digits."""
     workspace = prior.prepare(inputs)
-    smoothed, _, _, lossy = kalman.marginals_and_states(workspace.chain, sites.precision, workspace.tilt(sites))
+    smoothed, _, _, lossy = kalman.marginals_and_states(
+        workspace.chain, sites.precision, workspace.centred_linear(sites)
+    )
     found = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance), smoothed.lost
     return *jax.tree.map(lambda leaf: leaf[chosen], found), lossy
 
@@ -304,7 +308,7 @@ def _marginals_at(
 @jax.jit
 def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
     workspace = prior.prepare(inputs)
-    mean, covariance, kept = kalman.smoothed_states(workspace.chain, sites.precision, workspace.tilt(sites))
+    mean, covariance, kept = kalman.smoothed_states(workspace.chain, sites.precision, workspace.centred_linear(sites))
     return Gaussian((workspace.state_mean + mean)[chosen], covariance[chosen]), kept.lossy
 
 
@@ -313,7 +317,7 @@ def _asked_carefully(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chose
     """What `_marginals_at`, `_states_at` and `_joint_at` give, through square roots."""
     workspace = prior.prepare(inputs)
     chain = workspace.chain
-    posterior = kalman.careful_forward(chain, sites.precision, workspace.tilt(sites))
+    posterior = kalman.careful_forward(chain, sites.precision, workspace.centred_linear(sites))
     found = kalman.careful_states(chain, posterior)
     if what == "states":
         return Gaussian((workspace.state_mean + found.state_mean)[chosen], found.state_covariance[chosen])
@@ -332,16 +336,16 @@ def _rows(prior: StateSpaceModel, workspace: ChainWorkspace) -> Any:
 @jax.jit
 def _one_step_ahead(prior: StateSpaceModel, inputs: _Steps, sites: Sites) -> Gaussian:
     workspace = prior.prepare(inputs)
-    mean, covariance = kalman.predicted(workspace.chain, sites.precision, workspace.tilt(sites))
+    mean, covariance = kalman.predicted(workspace.chain, sites.precision, workspace.centred_linear(sites))
     return Gaussian((workspace.mean + mean)[inputs.position], covariance[inputs.position])
 
 
 @jax.jit
 def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
     workspace = prior.prepare(inputs)
-    tilt = workspace.tilt(sites)
-    deviation, covariance, kept = kalman.smoothed_states(workspace.chain, sites.precision, tilt)
-    chain = kalman.forward(workspace.chain, sites.precision, tilt)
+    centred_linear = workspace.centred_linear(sites)
+    deviation, covariance, kept = kalman.smoothed_states(workspace.chain, sites.precision, centred_linear)
+    chain = kalman.forward(workspace.chain, sites.precision, centred_linear)
     rows = _rows(prior, workspace)
     mean = workspace.mean + jnp.einsum("tdi,ti->td", rows, deviation)
     joint = kalman.joint_covariance(chain, covariance, rows, chosen)
@@ -355,7 +359,7 @@ def _draws_at(
 ) -> Float[Array, "n M D"]:
     workspace = prior.prepare(inputs)
     forward = kalman.careful_forward if carefully else kalman.forward
-    chain = forward(workspace.chain, sites.precision, workspace.tilt(sites))
+    chain = forward(workspace.chain, sites.precision, workspace.centred_linear(sites))
     paths = kalman.draw_paths(chain, key, n)[chosen]
     rows = _rows(prior, workspace)[chosen]
     return workspace.mean[chosen][None] + jnp.einsum("mdi,min->nmd", rows, paths)

@@ -71,12 +71,12 @@ class ChainWorkspace(Workspace):
     """Where each row of the data is."""
     state_mean: Any = None
 
-    def tilt(self, sites: Sites) -> Float[Array, "T D"]:
+    def centred_linear(self, sites: Sites) -> Float[Array, "T D"]:
         """λ − Λμ: what the sites ask for beyond the prior mean."""
         return sites.linear - jnp.sum(sites.precision * self.mean[:, None, :], axis=-1)
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
-        smoothed = kalman.marginals(self.chain, sites.precision, self.tilt(sites), psd)
+        smoothed = kalman.marginals(self.chain, sites.precision, self.centred_linear(sites), psd)
         return Conditioned(
             Gaussian(self.mean + smoothed.mean, smoothed.covariance),
             jnp.sum(smoothed.mean * smoothed.weights),
@@ -86,15 +86,15 @@ class ChainWorkspace(Workspace):
 
     def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
         """log ∫ p ∏ tₙ, with a derivative that costs no more than a smoother."""
-        tilt = self.tilt(sites)
-        linear = jnp.sum((sites.linear + tilt) * self.mean)
-        return 0.5 * linear + kalman.log_normaliser(self.chain, sites.precision, tilt)
+        centred_linear = self.centred_linear(sites)
+        linear = jnp.sum((sites.linear + centred_linear) * self.mean)
+        return 0.5 * linear + kalman.log_normaliser(self.chain, sites.precision, centred_linear)
 
     def log_normaliser_given(self, sites: Sites, smoothed: kalman.Smoothed) -> Float[Array, ""]:
         """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
-        tilt = self.tilt(sites)
-        linear = jnp.sum((sites.linear + tilt) * self.mean)
-        return 0.5 * (linear + jnp.sum(tilt * smoothed.mean) - smoothed.log_det)
+        centred_linear = self.centred_linear(sites)
+        linear = jnp.sum((sites.linear + centred_linear) * self.mean)
+        return 0.5 * (linear + jnp.sum(centred_linear * smoothed.mean) - smoothed.log_det)
 
     @in_double
     def refined(self, sites: Sites) -> Gaussian | None:
@@ -136,13 +136,13 @@ def _is_stationary(chain: kalman.Chain) -> bool:
 @jax.jit
 def _refined(workspace: ChainWorkspace, sites: Sites) -> Gaussian:
     """Marginals at all positions, through square roots where those keep more digits."""
-    chain, tilt = workspace.chain, workspace.tilt(sites)
-    kept = kalman.marginals_and_states(chain, sites.precision, tilt)
+    chain, centred_linear = workspace.chain, workspace.centred_linear(sites)
+    kept = kalman.marginals_and_states(chain, sites.precision, centred_linear)
 
     def by_roots():
         in_time, pieces = kalman.in_time(chain), chain.pieces
         posterior = kalman.careful_forward(
-            in_time, *jax.tree.map(lambda leaf: kalman.to_time(leaf, pieces), (sites.precision, tilt))
+            in_time, *jax.tree.map(lambda leaf: kalman.to_time(leaf, pieces), (sites.precision, centred_linear))
         )
         found = kalman.careful_states(in_time, posterior)
         return kalman.from_time(found.mean, pieces), kalman.from_time(found.covariance, pieces)

@@ -40,20 +40,20 @@ class Solved(NamedTuple):
 def solve(features: Float[Array, "F N P"], prior_mean: Float[Array, "N D"], sites: Sites) -> Solved:
     """Condition the weights on sites."""
     factor = _factorise(features, sites.precision)
-    mean = _whitened_mean(features, sites.precision, tilt(prior_mean, sites), factor.inverse)
+    mean = _whitened_mean(features, sites.precision, centred_linear(prior_mean, sites), factor.inverse)
     return Solved(factor.inverse, mean, times(features, mean), factor.log_det, factor.proper)
 
 
-def tilt(prior_mean: Float[Array, "N D"], sites: Sites) -> Float[Array, "N D"]:
+def centred_linear(prior_mean: Float[Array, "N D"], sites: Sites) -> Float[Array, "N D"]:
     """λ − Λμ: what the sites ask for beyond the prior mean."""
     return sites.linear - jnp.einsum("nij,nj->ni", sites.precision, prior_mean)
 
 
 def log_normaliser(prior_mean: Float[Array, "N D"], sites: Sites, solved: Solved) -> Float[Array, ""]:
     """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
-    asked = tilt(prior_mean, sites)
-    linear = jnp.sum((sites.linear + asked) * prior_mean)
-    return -0.5 * solved.log_det + 0.5 * linear + 0.5 * jnp.sum(asked * solved.shift)
+    centred = centred_linear(prior_mean, sites)
+    linear = jnp.sum((sites.linear + centred) * prior_mean)
+    return -0.5 * solved.log_det + 0.5 * linear + 0.5 * jnp.sum(centred * solved.shift)
 
 
 # Sums and maps over rows, block by block ----------------------------------------------------------
@@ -279,7 +279,7 @@ def _inverted(factor: Float[Array, "DP DP"], right: Float[Array, "DP DP"], log_d
 def _whitened_mean(
     features: Float[Array, "F N P"],
     precision: Float[Array, "N D D"],
-    asked: Float[Array, "N D"],
+    centred: Float[Array, "N D"],
     inverse: Float[Array, "DP DP"],
 ) -> Float[Array, "D P"]:
     """B⁻¹Ψᵀ(λ − Λμ), refined.
@@ -291,12 +291,12 @@ def _whitened_mean(
     def solve(right: Float[Array, "D P"]) -> Float[Array, "D P"]:
         return (inverse.T @ (inverse @ right.reshape(-1))).reshape(right.shape)
 
-    mean = solve(sum_over_rows(transposed_times, features, asked))
+    mean = solve(sum_over_rows(transposed_times, features, centred))
     for _ in range(2):
 
-        def of_block(features, precision, asked, mean=mean):
-            left = asked - jnp.einsum("nij,nj->ni", precision, times(features, mean))
+        def of_block(features, precision, centred, mean=mean):
+            left = centred - jnp.einsum("nij,nj->ni", precision, times(features, mean))
             return transposed_times(features, left)
 
-        mean = mean + solve(sum_over_rows(of_block, features, precision, asked) - mean)
+        mean = mean + solve(sum_over_rows(of_block, features, precision, centred) - mean)
     return mean

@@ -79,5 +79,5 @@ class FitResult(Result):
 
     if TYPE_CHECKING:
         covariance = FitResultMethods.covariance
-        free_covariance = FitResultMethods.free_covariance
+        unconstrained_covariance = FitResultMethods.unconstrained_covariance
         joint_covariance = FitResultMethods.joint_covariance

@@ -30,7 +30,7 @@ def check_range(metadata: Any, value: Any) -> None:
     """Raise ValueError if a hyperparameter of a user's class is not in the set that its field declares."""
     constraint = metadata.get("constraint")
     if constraint is not None and value is not None:
-        outside = np.any(np.isnan(constraint.to_free(np.asarray(value, dtype=np.float64))))
+        outside = np.any(np.isnan(constraint.unconstrain(np.asarray(value, dtype=np.float64))))
         require(not outside, f"a hyperparameter in {type(constraint).__name__}() cannot be {short(value)}")
 
 

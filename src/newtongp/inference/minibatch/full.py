@@ -13,14 +13,16 @@ from ...likelihoods.base import over_rows
 from ...methods.curvature import rows_of
 from ...methods.energy import tied_row_energy
 from ...methods.rule import Method, evaluate, propose, residual
-from ...numerics.gaussian import Gaussian, Sites, interpolate, widened
+from ...numerics.gaussian import Gaussian, Sites, add_covariance, interpolate
 from ...priors import weight_space
 from .product import SHORTEST, Belief, DeviceRows, Product, Shared, is_finite, look_up, nothing, product_of, select
 
 
 def _over_sites(method: Method, step_size: Any) -> Any:
     """`propose` for every row."""
-    return jax.vmap(lambda view, observed, site, memory: propose(method, view, observed, site, memory, step_size))
+    return jax.vmap(
+        lambda expansion, observed, site, memory: propose(method, expansion, observed, site, memory, step_size)
+    )
 
 
 def _at(index: Any, tree: Any) -> Any:
@@ -59,24 +61,24 @@ def begin_kept(shared: Shared, count: int) -> Kept:
 def visit(shared: Shared, rows: DeviceRows, kept: Kept, step_size: Any, total: Any) -> Kept:
     """Update the sites of one batch, and the product with them."""
     method = shared.method
-    features, extra, prior_mean = look_up(shared, rows)
+    features, residual_covariance, prior_mean = look_up(shared, rows)
     marginals = kept.belief.marginals(prior_mean, features)
     sites, memory = _at(rows.index, kept.sites), _at(rows.index, kept.memory)
     if method.initial_precision > 0.0:
         # Rows that have not been seen yet: what such methods start from has to be in the product once it is used.
         sites = _started(method, sites, rows.observed)
-    views, numbers = over_rows(
+    expansions, numbers = over_rows(
         lambda likelihood, *row: evaluate(method, likelihood, *row),
         rows.likelihood,
-        (rows.y, rows.observed, marginals, sites, extra),
+        (rows.y, rows.observed, marginals, sites, residual_covariance),
     )
-    proposal, new_memory = _over_sites(method, step_size)(views, rows.observed, sites, memory)
+    proposal, new_memory = _over_sites(method, step_size)(expansions, rows.observed, sites, memory)
     fine = numbers.proper & jax.vmap(is_finite)(proposal)
     proposal = jax.vmap(select)(fine, proposal, sites)
     fixed_point = proposal
     if not method.is_stationary:
         # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
-        fixed_point, _ = _over_sites(method, jnp.zeros(()))(views, rows.observed, sites, memory)
+        fixed_point, _ = _over_sites(method, jnp.zeros(()))(expansions, rows.observed, sites, memory)
         fixed_point = jax.vmap(select)(fine, fixed_point, sites)
     residuals = jax.vmap(residual)(marginals, sites, fixed_point)
     change = product_of(features, prior_mean, jax.tree.map(jnp.subtract, proposal, sites))
@@ -126,16 +128,18 @@ def _objective_of_batch(shared: Shared, rows: DeviceRows, product: Product, site
     −Σ E_q[log p] + KL[q‖p ∏ of the others], or at the mean alone, up to what does not depend on q.
     """
     method = shared.method
-    features, extra, prior_mean = look_up(shared, rows)
+    features, residual_covariance, prior_mean = look_up(shared, rows)
     others = product + product_of(features, prior_mean, sites).times(-1.0)
 
-    def row(likelihood, y, observed, marginal, extra):
-        energy = tied_row_energy(method.target.energy, 1.0, likelihood, y, marginal, marginal, method.cubature, extra)
+    def row(likelihood, y, observed, marginal, residual_covariance):
+        energy = tied_row_energy(
+            method.target.energy, 1.0, likelihood, y, marginal, marginal, method.cubature, residual_covariance
+        )
         return jnp.where(observed, energy, 0.0)
 
     def objective(belief: Belief) -> Float[Array, ""]:
         marginals = belief.marginals(prior_mean, features)
-        energies = over_rows(row, rows.likelihood, (rows.y, rows.observed, marginals, extra))
+        energies = over_rows(row, rows.likelihood, (rows.y, rows.observed, marginals, residual_covariance))
         mean = belief.mean.reshape(-1)
         total = jnp.sum(energies) + 0.5 * (mean @ mean + mean @ others.precision @ mean)
         total = total - jnp.sum(others.linear * belief.mean)
@@ -178,25 +182,25 @@ class Seen(eqx.Module):
 def inspect(shared: Shared, rows: DeviceRows, kept: Kept) -> Seen:
     """A batch at the q of all sites, which stay as they are."""
     method = shared.method
-    features, extra, prior_mean = look_up(shared, rows)
+    features, residual_covariance, prior_mean = look_up(shared, rows)
     marginals = kept.belief.marginals(prior_mean, features)
     inside = rows.index < kept.sites.linear.shape[0]
     sites = jax.vmap(select)(
         inside, _at(rows.index, kept.sites), jax.tree.map(jnp.zeros_like, _at(rows.index, kept.sites))
     )
-    views, numbers = over_rows(
+    expansions, numbers = over_rows(
         lambda likelihood, *row: evaluate(method, likelihood, *row),
         rows.likelihood,
-        (rows.y, rows.observed, marginals, sites, extra),
+        (rows.y, rows.observed, marginals, sites, residual_covariance),
     )
-    proposal, _ = _over_sites(method, jnp.zeros(()))(views, rows.observed, sites, _at(rows.index, kept.memory))
-    asked = weight_space.tilt(prior_mean, sites)
+    proposal, _ = _over_sites(method, jnp.zeros(()))(expansions, rows.observed, sites, _at(rows.index, kept.memory))
+    centred = weight_space.centred_linear(prior_mean, sites)
     seen = Seen(
         marginals,
-        widened(marginals, extra),
+        add_covariance(marginals, residual_covariance),
         jnp.sum(numbers.energy),
         jnp.max(jnp.abs(jax.vmap(residual)(marginals, sites, proposal))),
         jnp.all(numbers.proper),
-        0.5 * jnp.sum((sites.linear + asked) * prior_mean),
+        0.5 * jnp.sum((sites.linear + centred) * prior_mean),
     )
     return kept_everywhere(seen, rows.mesh)

@@ -98,14 +98,14 @@ class Belief(eqx.Module):
 
 def look_up(shared: Shared, rows: DeviceRows) -> tuple[Any, Any, Any]:
     """Features, Var e and the prior mean of a batch."""
-    features, extra = shared.projection.at(shared.prior.kernel, rows.x)
-    return features, extra, shared.prior.mean.means(rows.x)
+    features, residual_covariance = shared.projection.at(shared.prior.kernel, rows.x)
+    return features, residual_covariance, shared.prior.mean.means(rows.x)
 
 
 def product_of(features: Any, prior_mean: Any, sites: Sites) -> Product:
     """The product of these rows' sites."""
-    asked = weight_space.tilt(prior_mean, sites)
-    return Product(weight_space.transposed_times(features, asked), weight_space.gram(features, sites.precision))
+    centred = weight_space.centred_linear(prior_mean, sites)
+    return Product(weight_space.transposed_times(features, centred), weight_space.gram(features, sites.precision))
 
 
 def is_finite(tree: Any) -> Any:

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from ..._runtime.devices import kept_everywhere
 from ...likelihoods.base import over_rows
 from ...methods.energy import tied_row_energy
-from ...methods.rule import Method, propose, view_around
+from ...methods.rule import Method, expansion_around, propose
 from ...numerics.gaussian import Sites
 from .product import Belief, DeviceRows, Product, Shared, look_up, product_of
 
@@ -38,22 +38,29 @@ tied_given = jax.jit(Tied.given)
 def proposals(shared: Shared, rows: DeviceRows, tied: Tied) -> tuple[Product, Float[Array, ""]]:
     """The product of a batch's proposed sites, and its share of the energy."""
     method = shared.method
-    features, extra, prior_mean = look_up(shared, rows)
+    features, residual_covariance, prior_mean = look_up(shared, rows)
     marginals = tied.belief.marginals(prior_mean, features)
     without = tied.cavity.marginals(prior_mean, features) if method.target.energy == "pep" else marginals
     points = without if method.target.power > 0.0 else marginals
     no_sites = Sites(jnp.zeros_like(marginals.mean), jnp.zeros_like(marginals.covariance))
 
-    def row(likelihood, y, observed, marginal, cavity, point, extra, site):
-        view = view_around(method, likelihood, y, observed, marginal, point, extra)
-        proposal, _ = propose(method, view, observed, site, None, jnp.ones(()))
+    def row(likelihood, y, observed, marginal, cavity, point, residual_covariance, site):
+        expansion = expansion_around(method, likelihood, y, observed, marginal, point, residual_covariance)
+        proposal, _ = propose(method, expansion, observed, site, None, jnp.ones(()))
         energy = tied_row_energy(
-            method.target.energy, method.energy_power, likelihood, y, marginal, cavity, method.cubature, extra
+            method.target.energy,
+            method.energy_power,
+            likelihood,
+            y,
+            marginal,
+            cavity,
+            method.cubature,
+            residual_covariance,
         )
         return proposal, jnp.where(observed, energy, 0.0)
 
     proposed, energies = over_rows(
-        row, rows.likelihood, (rows.y, rows.observed, marginals, without, points, extra, no_sites)
+        row, rows.likelihood, (rows.y, rows.observed, marginals, without, points, residual_covariance, no_sites)
     )
     return kept_everywhere((product_of(features, prior_mean, proposed), jnp.sum(energies)), rows.mesh)
 

@@ -48,9 +48,9 @@ class Backtracking(Step):
         self.lengthen = parameter(lengthen, "lengthen", lower=1.0, strict=False)
         self.accelerate = flag(accelerate, "accelerate")
 
-    def start(self, sites, stationary, guardable=False):
+    def start(self, sites, stationary, allows_psd_fallback=False):
         memory = anderson.start(sites, self.accelerate and stationary)
-        return _State(jnp.ones(()), memory, guard.start() if guardable else None)
+        return _State(jnp.ones(()), memory, guard.start() if allows_psd_fallback else None)
 
     def size(self, state):
         return state.size

@@ -52,11 +52,11 @@ class Step(eqx.Module):
     """What `history.objective` holds: "objective" or "residual"."""
 
     @abc.abstractmethod
-    def start(self, sites: Sites, stationary: bool, guardable: bool = False) -> Any:
+    def start(self, sites: Sites, stationary: bool, allows_psd_fallback: bool = False) -> Any:
         """The state before the first step.
 
-        `stationary` says whether the same sites always have the same proposal, `guardable` whether proposals without
-        negative curvature can be had as well.
+        `stationary` says whether the same sites always have the same proposal, `allows_psd_fallback` whether proposals
+        without negative curvature are available as well.
         """
 
     def guards(self, state: Any) -> Bool[Array, ""] | None:

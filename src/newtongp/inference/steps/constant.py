@@ -25,7 +25,7 @@ class Constant(Step):
         remedy = "use 1.0 for full steps, or less for shorter ones"
         self.rho = parameter(rho, "rho", lower=0.0, upper=1.0, strict=(True, False), remedy=remedy)
 
-    def start(self, sites, stationary, guardable=False):
+    def start(self, sites, stationary, allows_psd_fallback=False):
         return None
 
     def size(self, state):

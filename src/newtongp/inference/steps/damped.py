@@ -56,7 +56,7 @@ class Damped(Step):
         self.patient = parameter(patient, "patient", lower=0.0, upper=1.0)
         self.accelerate = flag(accelerate, "accelerate")
 
-    def start(self, sites, stationary, guardable=False):
+    def start(self, sites, stationary, allows_psd_fallback=False):
         # A method that remembers (quasi-Newton) is no fixed map, and has nothing to extrapolate from.
         memory = anderson.start(sites, self.accelerate and stationary)
         rho, recent = jnp.asarray(self.rho, dtype=float), jnp.full(_RECENT, jnp.inf)

@@ -25,8 +25,8 @@ class DoubleLoop(Step):
         self.most = whole(most, "most", such_as=5000)
         self.then = Damped()
 
-    def start(self, sites, stationary, guardable=False):
-        return self.then.start(sites, stationary, guardable)
+    def start(self, sites, stationary, allows_psd_fallback=False):
+        return self.then.start(sites, stationary, allows_psd_fallback)
 
     def size(self, state):
         return self.then.size(state)

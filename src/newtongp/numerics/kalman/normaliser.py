@@ -37,12 +37,14 @@ def _filter(chain, precision, linear):
         state, total = carry
         (mean, covariance), _ = predict_step(form, state, step)
         updates = []
-        for direction, weight, tilt in zip(directions(form, step)[1], step.precision, step.linear, strict=True):
+        for direction, weight, centred_linear in zip(
+            directions(form, step)[1], step.precision, step.linear, strict=True
+        ):
             at = form.dot(direction, mean)
             spread, _ = form.spread(covariance, direction, form.times(covariance, direction))
-            mean, covariance, update = condition(form, mean, covariance, direction, weight, tilt)
-            gap = tilt - weight * at
-            total = total + at * (tilt - 0.5 * weight * at) + 0.5 * spread * gap * update.innovation
+            mean, covariance, update = condition(form, mean, covariance, direction, weight, centred_linear)
+            gap = centred_linear - weight * at
+            total = total + at * (centred_linear - 0.5 * weight * at) + 0.5 * spread * gap * update.innovation
             updates.append(update)
         covariance, _ = settle(form, covariance, step, updates)
         return ((mean, covariance), total), tuple(update.shrink for update in updates)

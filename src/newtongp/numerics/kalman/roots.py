@@ -31,7 +31,7 @@ class Information(NamedTuple):
     """V."""
     value: Float[Array, "*T d"]
     """z."""
-    tilt: Float[Array, "*T d"]
+    centred_linear: Float[Array, "*T d"]
     """ν, of what is not in V."""
 
 
@@ -110,17 +110,17 @@ class _Rows(NamedTuple):
 
     rows: Float[Array, "T D d"]
     values: Float[Array, "T D"]
-    tilt: Float[Array, "T d"]
+    centred_linear: Float[Array, "T d"]
 
 
 def _site_rows(chain: Chain, precision, linear) -> _Rows:
-    rotation, weights, tilt = scalar_sites(precision, linear)
+    rotation, weights, centred_linear = scalar_sites(precision, linear)
     rows = jnp.broadcast_to(observation_rows(chain), (*linear.shape, chain.form.dimension))
     directions = rows if rotation is None else jnp.einsum("tik,tid->tkd", rotation, rows)
     strong = weights > _WEAK * jnp.max(weights)
     roots = jnp.where(weights > 0.0, jnp.sqrt(jnp.where(weights > 0.0, weights, 1.0)), 0.0)
-    values = jnp.where(strong, tilt / jnp.where(strong, roots, 1.0), 0.0)
-    weak = jnp.sum(jnp.where(strong, 0.0, tilt)[:, :, None] * directions, axis=1)
+    values = jnp.where(strong, centred_linear / jnp.where(strong, roots, 1.0), 0.0)
+    weak = jnp.sum(jnp.where(strong, 0.0, centred_linear)[:, :, None] * directions, axis=1)
     return _Rows(roots[:, :, None] * directions, values, weak)
 
 
@@ -137,13 +137,13 @@ def _backward(transition: Any, noise: Any, sites: _Rows) -> tuple[Information, I
             ]
         )
         reduced = triangular_root(stacked, size)
-        here = Information(reduced[:, :size].T, reduced[:, size], later.tilt + own.tilt)
+        here = Information(reduced[:, :size].T, reduced[:, size], later.centred_linear + own.centred_linear)
         before = jax.lax.fori_loop(0, size, lambda k, info: _absorb(info, noise[:, k]), here)
         turned = transition.T
         earlier = Information(
             jnp.sum(turned[:, :, None] * before.root[None, :, :], axis=1),
             before.value,
-            jnp.sum(turned * before.tilt[None, :], axis=1),
+            jnp.sum(turned * before.centred_linear[None, :], axis=1),
         )
         return earlier, here
 
@@ -153,7 +153,7 @@ def _backward(transition: Any, noise: Any, sites: _Rows) -> tuple[Information, I
 
 def _absorb(information: Information, column: Float[Array, " d"]) -> Information:
     """E over x' = x + g ε of what is said of x', as a function of x (Potter's form)."""
-    root, value, tilt = information
+    root, value, centred_linear = information
     seen = jnp.sum(root * column[:, None], axis=0)
     size = 1.0 + jnp.sum(seen**2)
     scale = 1.0 / (size + jnp.sqrt(size))
@@ -161,7 +161,7 @@ def _absorb(information: Information, column: Float[Array, " d"]) -> Information
     return Information(
         root - scale * along[:, None] * seen[None, :],
         value - scale * jnp.sum(seen * value) * seen,
-        tilt - jnp.sum(column * tilt) / size * along,
+        centred_linear - jnp.sum(column * centred_linear) / size * along,
     )
 
 
@@ -181,5 +181,7 @@ def _conditional(root: Float[Array, "d d"], information: Float[Array, "d d"]) ->
 
 def _offset(root: Float[Array, "d d"], pull: Float[Array, "d d"], information: Information) -> Float[Array, " d"]:
     """R (RᵀV z + Rᵀν)."""
-    inner = jnp.sum(pull * information.value[None, :], axis=1) + jnp.sum(root * information.tilt[:, None], axis=0)
+    inner = jnp.sum(pull * information.value[None, :], axis=1) + jnp.sum(
+        root * information.centred_linear[:, None], axis=0
+    )
     return jnp.sum(root * inner[None, :], axis=1)

@@ -35,12 +35,12 @@ def _rotate_derivative(primals, tangents):
     # stay orthogonal: with dV = V X it is enough that X W + W Xᵀ + dW = Vᵀ dΛ V =: E, which X of least size
     # solves wherever one of the two eigenvalues is not zero.
     precision, linear = primals
-    vectors, values, tilt = _rotate(precision, linear)
+    vectors, values, centred_linear = _rotate(precision, linear)
     change, linear_change = tangents
     turned = jnp.einsum("tik,tij,tjl->tkl", vectors, change, vectors)
     size = values[:, :, None] ** 2 + values[:, None, :] ** 2
     mixing = jnp.where(size > 0.0, turned * values[:, None, :] / jnp.where(size > 0.0, size, 1.0), 0.0)
     mixing = jnp.where(jnp.eye(values.shape[1], dtype=bool)[None], 0.0, mixing)
     value_change = jnp.diagonal(turned, axis1=1, axis2=2)
-    tilt_change = jnp.einsum("tjk,tj->tk", vectors, linear_change) - jnp.einsum("tkl,tl->tk", mixing, tilt)
-    return (vectors, values, tilt), (jnp.einsum("tik,tkl->til", vectors, mixing), value_change, tilt_change)
+    tilt_change = jnp.einsum("tjk,tj->tk", vectors, linear_change) - jnp.einsum("tkl,tl->tk", mixing, centred_linear)
+    return (vectors, values, centred_linear), (jnp.einsum("tik,tkl->til", vectors, mixing), value_change, tilt_change)

@@ -40,13 +40,13 @@ class States(NamedTuple):
 
 def steps_of(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Step:
     """What the loops run over."""
-    rotation, scalar, tilt = scalar_sites(precision, linear)
+    rotation, scalar, centred_linear = scalar_sites(precision, linear)
 
     def entries(array):
         return tuple(lay_out(array[:, k], chain.pieces) for k in range(array.shape[1]))
 
     turned = None if rotation is None else tuple(entries(rotation[:, :, k]) for k in range(rotation.shape[2]))
-    return Step(chain.transition, chain.noise, chain.weights, turned, entries(scalar), entries(tilt))
+    return Step(chain.transition, chain.noise, chain.weights, turned, entries(scalar), entries(centred_linear))
 
 
 def marginals(

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from ..numerics.gaussian import Gaussian
 
 
-class RowView(eqx.Module):
+class LocalExpansion(eqx.Module):
     """What a proposal needs of the likelihood around one row's marginal."""
 
     point: Gaussian
