@@ -53,7 +53,7 @@ KILLED = """
 import sys, time
 import numpy as np
 import newtongp as ng
-from newtongp.fitting import whole
+from newtongp.fitting import fit as whole
 x = np.linspace(0.0, 10.0, 40)
 y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(x)))
 before = whole._Evaluator._evaluate

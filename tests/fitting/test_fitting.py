@@ -18,8 +18,9 @@ from sklearn.gaussian_process import kernels as scikit
 
 import newtongp as ng
 from newtongp._runtime.double import in_double
-from newtongp.fitting import checkpoint, fit, objective
+from newtongp.fitting import checkpoint, objective
 from newtongp.fitting import fit as whole
+from newtongp.fitting.fit import fit
 from newtongp.fitting.learned import choose
 from newtongp.inference.compatibility import check_choices
 from newtongp.inference.problem import Setup
@@ -376,7 +377,8 @@ import numpy as np
 import newtongp as ng
 x = np.linspace(0.0, 10.0, 40)
 y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(x)))
-from newtongp.fitting import checkpoint, whole
+from newtongp.fitting import checkpoint
+from newtongp.fitting import fit as whole
 checkpoint.Checkpoint.PATIENCE = 0.0
 before = whole._Evaluator._evaluate
 def slowly(self, free):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp.fitting import fit
 from newtongp.fitting import fit as whole
+from newtongp.fitting.fit import fit
 from newtongp.fitting.initial_values import scales_of
 from newtongp.fitting.learned import choose, left_alone, redundant
 from newtongp.fitting.space import Space

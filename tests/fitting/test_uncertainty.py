@@ -11,7 +11,7 @@ import scipy.optimize
 import scipy.stats
 
 import newtongp as ng
-from newtongp.fitting import fit
+from newtongp.fitting.fit import fit
 
 L: Any = ng.likelihoods
 DATA = Path(__file__).parents[1] / "data"

@@ -19,7 +19,7 @@ from newtongp.inference.problem import Setup
 from newtongp.inputs import memory
 from newtongp.numerics.gaussian import Sites
 
-infer_room: Any = sys.modules["newtongp.infer"]
+infer_room: Any = sys.modules["newtongp.inference.infer"]
 K, L = ng.kernels, ng.likelihoods
 X = np.linspace(0.0, 5.0, 12)
 COUNTS = np.random.default_rng(0).poisson(np.exp(np.sin(X)))

@@ -362,8 +362,8 @@ def test_pandas_is_never_imported():
 import sys, datetime
 import numpy as np
 import newtongp as ng
-from newtongp.data import Clock
-from newtongp.times import read_times
+from newtongp.validation.times import Clock
+from newtongp.validation.times import read_times
 for value in ([datetime.datetime(2020, 1, 1)], np.array(["2020-01-01"], dtype="M8[D]"), [1.0], [None]):
     read_times(value)
 print("pandas" in sys.modules)

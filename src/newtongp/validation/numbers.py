@@ -29,7 +29,7 @@ def as_real(value: Any) -> np.ndarray:
     >>> as_real(["1", "2"])
     Traceback (most recent call last):
         ...
-    newtongp.precision.NotRealError: not a real number: '1'
+    newtongp.validation.numbers.NotRealError: not a real number: '1'
     """
     try:
         array = np.asarray(value)
