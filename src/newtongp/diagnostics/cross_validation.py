@@ -11,7 +11,6 @@ from ..inference.infer import infer
 from ..inputs import data as data_room
 from ..inputs.data import Data
 from ..likelihoods.base import has_distribution, row_parameters_of, with_row_parameters
-from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method
 from ..model import Model
 from ..priors.sparse import SparseGP
@@ -101,7 +100,7 @@ def cross_validate(
     model: Model,
     x: Any,
     y: Any,
-    method: Method | FirstOrderVI | None = None,
+    method: Method | None = None,
     folds: Any = 5,
     key: Any = 0,
     learn: Callable[[Model, np.ndarray, np.ndarray], Result] | None = None,

@@ -9,7 +9,6 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.double import in_double
-from ..inference.compatibility import local_rule
 from ..inputs.data import Data
 from ..likelihoods.base import (
     Likelihood,
@@ -96,7 +95,7 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
     of the energy. Where one latent needs nodes, the finer rule follows the density and is nearly exact; elsewhere
     it has twice the nodes in each latent.
     """
-    method = local_rule(result.method)
+    method = result.method
     if method.target.energy is None:
         return NotEstimated(f"integrals of {type(method.target).__name__}, which brings its own energy")
     if method.target.energy == "laplace":

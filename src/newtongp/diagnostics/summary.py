@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
-from ..inference.compatibility import local_rule
 from ..inputs.data import Data
 from ..kernels import Product, Sum
-from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method
 from ..methods.target import Target
 from ..parameters.names import hyperparameters
@@ -167,7 +165,7 @@ _METHODS = {
 
 
 def _facts(result: Result) -> dict[str, Any]:
-    method, ended = local_rule(result.method), inference_status(result)
+    method, ended = result.method, inference_status(result)
     data = result.data
     search = None
     if isinstance(result, FitResult):
@@ -222,8 +220,8 @@ def _kernel_words(kernel: Any) -> str:
     return joint.join(words)
 
 
-def _method_words(method: Method | FirstOrderVI) -> str:
-    if isinstance(method, FirstOrderVI):
+def _method_words(method: Method) -> str:
+    if method.curvature.moves_all_rows:
         return "first-order VI"
     words = _METHODS.get(method.target.name, type(method.target).__name__)
     if method.target.name == "power_ep":

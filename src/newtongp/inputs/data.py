@@ -183,8 +183,11 @@ def _stand_in(observed: np.ndarray, likelihood: Likelihood) -> np.ndarray:
     A likelihood that declares no support may still not allow every number, so there an observed row is safer.
     """
     undeclared = likelihood.support is supports.real
-    if undeclared and observed.shape[0] > 0:
-        return observed[:1]
+    return observed[:1] if undeclared and observed.shape[0] > 0 else missing_value(likelihood)
+
+
+def missing_value(likelihood: Likelihood) -> np.ndarray:
+    """A row of outputs that can occur, whatever the data are, to stand in for rows that are missing."""
     return np.full((1, likelihood.num_outputs), likelihood.support.example)
 
 

@@ -99,9 +99,9 @@ class Method(eqx.Module):
     def is_stationary(self) -> bool:
         """Whether the same sites always give the same proposal.
 
-        Quasi-Newton remembers, and the Riemannian term depends on the step size.
+        Quasi-Newton and Adam remember, and the Riemannian term depends on the step size.
         """
-        return not isinstance(self.curvature, QuasiNewton) and not isinstance(self.safeguard, Riemannian)
+        return not self.curvature.remembers and not isinstance(self.safeguard, Riemannian)
 
     @property
     def is_plain(self) -> bool:
@@ -111,7 +111,9 @@ class Method(eqx.Module):
     @property
     def initial_precision(self) -> float:
         """Sites start from λ = 0 and this times I."""
-        return 0.0 if self.safeguard is None else self.safeguard.initial_precision
+        if self.safeguard is None:
+            return self.curvature.initial_precision
+        return max(self.curvature.initial_precision, self.safeguard.initial_precision)
 
 
 def _check_part(value: Any, kind: type, name: str, examples: str) -> None:

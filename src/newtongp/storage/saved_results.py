@@ -12,7 +12,6 @@ from ..inference.problem import Setup
 from ..inputs import data as data_room
 from ..inputs.columns import KINDS, NUMBERS, Columns
 from ..inputs.data import Data
-from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method
 from ..model import Model
 from ..numerics.gaussian import Gaussian, Sites
@@ -27,7 +26,7 @@ from .fields import fits, is_finite
 
 _PARTS: dict[str, Any] = {
     "model": Model,
-    "method": Method | FirstOrderVI,
+    "method": Method,
     "data": Data | None,
     "status": Status,
     "energy": float,
