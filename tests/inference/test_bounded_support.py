@@ -65,6 +65,7 @@ def test_newton_starts_inside_the_support_and_stays_there():
     np.testing.assert_allclose((1.0 + distance) * np.exp(-distance) @ score, mode, atol=1e-5)
 
 
+@pytest.mark.cases(quick=["shifted exponential, Newton"], others="thorough")
 @pytest.mark.parametrize(
     ("likelihood", "y", "method", "side"),
     [
@@ -77,6 +78,7 @@ def test_a_method_that_a_bound_stops_says_so_and_what_to_use(likelihood, y, meth
         ng.infer(ng.Model(PRIOR, likelihood), X, y, method)
 
 
+@pytest.mark.slow
 def test_what_it_says_to_use_works():
     result = ng.infer(ng.Model(PRIOR, ExtremeValue()), X, EXTREME, ng.PowerEP(1.0))
     assert result.status.ok

@@ -29,6 +29,7 @@ METHODS = {
 }
 
 
+@pytest.mark.cases(slow=["vi"], others="thorough")
 @pytest.mark.parametrize("name", METHODS)
 def test_exact_methods_converge_from_the_default_start(name):
     for seed in range(3):

@@ -69,6 +69,7 @@ def columns_are_matched(result, ask):
     refuses(lambda: ask(result, Polars(NEW[["north"]])), columns, "'east' is missing")
 
 
+@pytest.mark.cases(thorough=["predict"])
 @pytest.mark.parametrize("ask", ASKED)
 def test_columns_of_new_inputs_are_matched_by_name(on_a_frame, ask):
     columns_are_matched(on_a_frame, ASKED[ask])

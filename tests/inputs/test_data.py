@@ -114,6 +114,7 @@ def test_nullable_booleans_may_be_missing():
     assert np.isfinite(read.y[2, 0])
 
 
+@pytest.mark.cases(quick=["quasi-newton"], others="thorough")
 @pytest.mark.parametrize("name", METHODS)
 def test_missing_rows_have_no_influence_at_all(name):
     # A fixed number of steps: convergence tests must not see missing rows either.
@@ -137,6 +138,7 @@ def test_what_a_missing_row_would_have_been_given_does_not_matter(name):
     assert np.all(result.sites.precision[MASK] == 0.0)
 
 
+@pytest.mark.slow
 def test_a_missing_row_needs_no_value_that_fits_its_own_parameters():
     """With trials of its own, an observed row's successes would be impossible in a missing row."""
 

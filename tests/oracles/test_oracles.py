@@ -202,6 +202,37 @@ def setting(case):
 SLOW = slow_cases()
 
 
+@pytest.mark.cases(
+    quick=[
+        "B_gpflow_gpr_1d_quasiperiodic_matern32",
+        "B_sklearn_1d_matern32",
+        "B_sklearn_1d_quasiperiodic_matern32",
+        "B_sklearn_2d_matern72",
+        "B_tinygp_dense_1d_cosine_x_matern32",
+        "B_tinygp_dense_1d_cosine_x_matern52",
+        "B_tinygp_dense_1d_matern52",
+        "B_tinygp_dense_1d_product_matern32_matern52",
+        "B_tinygp_dense_1d_quasiperiodic_matern12",
+        "B_tinygp_dense_1d_rbf",
+        "B_tinygp_dense_1d_sum_matern12_matern52",
+        "B_tinygp_dense_1d_sum_matern32_rbf",
+        "B_tinygp_dense_2d_matern12",
+        "B_tinygp_dense_2d_matern32",
+        "B_tinygp_dense_2d_rbf",
+        "G_bn_1d_bernoulli_logit_m52_ExpectationPropagationGP_power1",
+        "G_bn_1d_bernoulli_logit_m52_MarkovNewtonRiemannGP",
+        "G_bn_1d_bernoulli_logit_m52_NewtonGP",
+        "G_bn_1d_exponential_m52_VariationalGP",
+        "G_bn_1d_poisson_m52_GaussNewtonGP",
+        "G_bn_1d_poisson_m52_MarkovNewtonGP",
+        "G_bn_1d_poisson_m52_MarkovNewtonRiemannGP",
+        "G_bn_1d_poisson_m52_NewtonGP",
+        "G_bn_1d_poisson_m52_PosteriorLinearisationGP",
+        "G_bn_1d_poisson_m52_TaylorGP",
+        "G_bn_1d_poisson_m52_VariationalGP",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
 def test_agrees_with_other_software(name):
     case = CASES[name]

@@ -78,6 +78,7 @@ METHODS = {
 QUICK = ("Riemannian grads Newton", "heuristic VI")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
 )

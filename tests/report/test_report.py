@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp.report import report
+from newtongp.report import page as report
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 

@@ -35,7 +35,7 @@ METHODS = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.cases(quick=["vi quasi-newton"], others="thorough")
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_ends_with_a_finite_answer(name):
     model = ng.Model(ng.GP(ng.kernels.Matern32()), ng.likelihoods.StudentT(df=4.0, scale=0.5))

@@ -142,6 +142,7 @@ np.savez(f"{sys.argv[1]}/found.npz", **found)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [cases, pytest.param(more_cases, marks=pytest.mark.slow)])
 def test_predictions_in_another_process_are_the_same(made, tmp_path):
     expected = {}
@@ -158,6 +159,7 @@ def test_predictions_in_another_process_are_the_same(made, tmp_path):
             np.testing.assert_allclose(found[name], values, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_everything_about_a_result_comes_back(path):
     result = counts()
     again = there_and_back(result, path)
@@ -471,6 +473,7 @@ storage.write_file(sys.argv[1], "checkpoint", {"x": np.ones(100_000)})
 """
 
 
+@pytest.mark.cases(quick=["writing"], others="slow")
 @pytest.mark.parametrize("when", ["replace", "writing"])
 def test_a_process_that_is_killed_leaves_the_earlier_file(when, path):
     write_file(path, "checkpoint", 1)
@@ -862,7 +865,7 @@ def test_energies_are_floats(path):
 
 def test_hyperparameters_of_users_stay_where_they_may_be():
     class Positive(ng.Likelihood):
-        scale: Any = ng.constraints.learned(ng.constraints.Positive(), default=1.0)
+        scale: Any = ng.parameters.learned(ng.parameters.Positive(), default=1.0)
 
         def log_prob(self, y, f):
             return -jnp.abs(y - f) / self.scale
@@ -873,6 +876,7 @@ def test_hyperparameters_of_users_stay_where_they_may_be():
         decode(tree, [-each for each in arrays], [Positive])
 
 
+@pytest.mark.slow
 def test_loading_leaves_the_names_of_the_package_alone():
     code = "import newtongp as ng; from newtongp import storage; storage.registry.known_classes(); "
     code += "print([name for name in ng.__all__ if not hasattr(ng, name)], callable(ng.infer), callable(ng.load))"

@@ -130,6 +130,7 @@ def test_numbers_are_taken_as_they_are():
     np.testing.assert_array_equal(read_inputs([1, 2], model("h")), [[1.0], [2.0]])
 
 
+@pytest.mark.slow
 def test_a_result_predicts_at_stamps_and_at_numbers_alike():
     y = [3, 1, 4, 1]
     stamps = ng.infer(model(), STAMPS, y)
@@ -357,6 +358,7 @@ def test_y_holds_no_times():
     refuses(lambda: read_data(STAMPS, STAMPS, model()), "y must hold real numbers", "2024-02-28T06")
 
 
+@pytest.mark.slow
 def test_pandas_is_never_imported():
     code = """
 import sys, datetime
