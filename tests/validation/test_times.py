@@ -266,7 +266,8 @@ BAD_UNITS = {
     "zero": (np.timedelta64(0, "D"), "positive", "0"),
     "negative": (datetime.timedelta(days=-1), "positive", "days=-1"),
     "NaT": (np.timedelta64("NaT", "D"), "positive", "NaT"),
-    "no unit of its own": (np.timedelta64(5), "positive duration", "5"),
+    # NumPy warns of one that is made in any other way.
+    "no unit of its own": (np.array([5], "timedelta64[D]").view("timedelta64")[0], "positive duration", "5"),
 }
 
 
