@@ -8,8 +8,8 @@ from scipy import integrate, stats
 
 import newtongp as ng
 from newtongp import diagnostics as checking
-from newtongp.diagnostics import calibration as calibrate
 from newtongp.diagnostics import cross_validation
+from newtongp.diagnostics.calibration import around
 from newtongp.validation.times import Clock
 
 likelihoods = ng.likelihoods
@@ -95,6 +95,7 @@ def test_simulated_data_are_calibrated_and_others_are_not(result):
     assert wrong.histogram(20)[[0, -1]].min() > high
 
 
+@pytest.mark.slow
 def test_simulated_counts_are_calibrated():
     """Coverage and histogram of counts have the right expectation, although no interval of counts has."""
     model = ng.Model(ng.GP(ng.kernels.RBF(variance=1e-8)), likelihoods.Poisson())
@@ -202,7 +203,7 @@ def test_calibration_says_what_it_lacks(result):
     pair = likelihoods.MultivariateGaussian(np.eye(2))
     both = ng.prediction.Prediction(pair, ng.Gaussian(np.zeros((1, 2)), np.eye(2)[None]), None)
     with pytest.raises(ValueError, match="one output, and MultivariateGaussian has 2"):
-        calibrate.around(both, ng.infer(MODEL, X, Y).data, np.ones(1, dtype=bool))
+        around(both, ng.infer(MODEL, X, Y).data, np.ones(1, dtype=bool))
 
 
 # Cross-validation -----------------------------------------------------------------------------------
@@ -240,6 +241,7 @@ def test_numbers_of_rows_go_with_their_rows():
         np.testing.assert_allclose(mass, np.exp(exact), rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_inducing_inputs_are_chosen_from_the_rows_of_other_folds():
     """Of folds with different sizes: the larger one has rows far away, which would be chosen before others."""
@@ -469,6 +471,7 @@ def test_only_models_of_the_same_data_are_compared(result, by_blocks):
         ng.compare(result)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_time_stamps_are_the_same_in_any_unit():
     days = np.datetime64("2024-01-01") + np.arange(8)

@@ -196,6 +196,7 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path):
 # Data and models of other kinds -----------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_chunks_arrays_and_tied_sites():
     in_memory, in_chunks = learn(), learn(chunks(), None)
@@ -215,6 +216,7 @@ def test_what_is_fixed_tied_or_bounded_stays_so():
     assert nothing.status.ok and nothing.learned == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_power_ep_two_latents_row_parameters_and_inducing_inputs():
     wanted = ng.fit(model(), X, Y, ng.PowerEP(0.5), standard_errors=False)

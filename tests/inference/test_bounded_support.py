@@ -85,6 +85,7 @@ def test_what_it_says_to_use_works():
     assert np.sqrt(np.mean((result.marginals.mean[:, 0] - F) ** 2)) < 0.3
 
 
+@pytest.mark.slow
 def test_a_likelihood_that_is_zero_everywhere_asks_for_a_start():
     with pytest.raises(ng.InferenceError, match=r"could not start.*sites=Sites\(100 \* f0"):
         ng.infer(ng.Model(PRIOR, Nowhere()), X, EXTREME, ng.Newton())

@@ -100,7 +100,8 @@ def test_what_is_available(tmp_path, monkeypatch):
     assert memory.available() == 3e6
 
 
-@pytest.mark.cases(slow=["prior0-600"], others="thorough")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prior", "rows"),
     [
@@ -306,7 +307,8 @@ def test_nothing_is_filled_with_nan(prior, method):
         jnp.log(-jnp.ones(()))
 
 
-@pytest.mark.cases(slow=["dense-vi"], others="thorough")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(("prior", "method"), [("dense", "vi"), ("markov", "newton"), ("sparse", "ep")])
 def test_nothing_is_filled_with_nan_in_fit(prior, method):
     given, x = DEBUGGED[prior]

@@ -184,7 +184,8 @@ def test_tied_cavities_leave_an_nth_part_out():
 # Within a tenth of a per cent in five passes --------------------------------------------------------------
 
 
-@pytest.mark.cases(slow=["small-tied"], others="thorough")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["full", "tied"])
 @pytest.mark.parametrize("size", [pytest.param("large", marks=pytest.mark.slow), "small"])
 def test_five_passes_are_enough(storage, size):

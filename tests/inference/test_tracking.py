@@ -111,6 +111,7 @@ def test_priors_without_an_order_of_time_start_from_a_sweep_too(seed):
     np.testing.assert_allclose(dense.marginals.mean, markov.marginals.mean, atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_progress_and_iterate_start_from_the_same_sweep():
     path, y = path_and_data(0)
@@ -122,6 +123,7 @@ def test_progress_and_iterate_start_from_the_same_sweep():
     assert shown.energy == pytest.approx(last.energy, abs=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_chain_in_pieces_is_swept_in_order_of_time():
     _, y = path_and_data(0)

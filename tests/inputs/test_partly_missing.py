@@ -9,6 +9,8 @@ from scipy.stats import multivariate_normal
 import newtongp as ng
 from newtongp.likelihoods.partial import PartlyObserved
 
+pytestmark = pytest.mark.versions
+
 N = 9
 X = np.linspace(0.0, 4.0, N)
 NOISE = np.array([[0.3, 0.1], [0.1, 0.2]])

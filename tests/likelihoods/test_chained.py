@@ -274,6 +274,7 @@ def test_inference_ends_well(run):
     assert np.all(result.predict([0.5, 1.0]).variance > 0.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_exposures_of_a_chain_at_new_rows():
     model = ng.Model(

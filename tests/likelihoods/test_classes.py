@@ -97,6 +97,7 @@ def test_narrow_levels_keep_their_digits():
     np.testing.assert_allclose(jax.vmap(lambda g: narrow.log_prob(1.0, g))(f), density, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_ordinal_expected_probability():
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     for y in range(5):

@@ -153,6 +153,7 @@ def test_log_rising_factorial():
     np.testing.assert_allclose(log_rising_factorial(r, y), exact, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_hyperparameters_have_finite_derivatives():
     cases = [(lk.NegativeBinomial(0.005), 3.0), (lk.NegativeBinomial(0.5), 3.0), (lk.Beta(2.0), 0.3)]
     cases += [(lk.StudentT(), 0.3), (lk.Gamma(), 0.3), (lk.Bernoulli(), 1.0), (lk.Binomial(3, "probit"), 0.0)]

@@ -152,7 +152,7 @@ def cdfs(likelihood, y, f):
     return np.asarray(jax.vmap(likelihood.cdf)(y, np.full(y.shape, f)))
 
 
-@pytest.mark.cases(thorough=["negative-binomial-exp-400", "bernoulli-probit-1"])
+@pytest.mark.cases(quick=["binomial-logit-40"], others="thorough")
 @pytest.mark.parametrize(
     ("name", "last"),
     [("poisson-exp", 400), ("negative-binomial-exp", 400), ("binomial-logit", 40), ("bernoulli-probit", 1)],

@@ -50,7 +50,8 @@ def test_expected_log_density_and_its_derivatives(name):
         np.testing.assert_allclose(a, b, rtol=2e-7, atol=2e-8)
 
 
-@pytest.mark.cases(slow=["noise"], others="thorough")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["noise", "product", "subbands"])
 def test_a_proposal_points_downhill_in_the_energy_at_the_same_nodes(name):
     """The descent Hessian is twice the derivative of the sum in C where nodes are too coarse."""
@@ -112,7 +113,9 @@ def test_power_ep_with_little_noise_keeps_what_is_known_exactly(noise):
     np.testing.assert_allclose(found.gradient, a * (0.4 - a @ np.asarray(gaussian.mean)) / total, rtol=1e-9)
 
 
-@pytest.mark.cases(thorough=["noise-partial", "network-partial", "network-full", "network-generalised"])
+@pytest.mark.cases(
+    quick=["noise-generalised", "product-partial", "product-full", "product-generalised"], others="thorough"
+)
 @pytest.mark.parametrize("kind", ["partial", "full", "generalised"])
 @pytest.mark.parametrize("name", ["noise", "product", "network"])
 def test_variational_gauss_newton(name, kind):

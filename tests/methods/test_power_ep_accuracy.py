@@ -138,6 +138,7 @@ def test_the_error_of_a_named_rule_is_known(width, power, rule):
         assert 1.0 / 3.0 < estimate.posterior / max(others) < 3.0
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_coarse_nodes_are_in_the_summary():
     warned = {each.about: each.text for each in run(0.1, 1.0, "20 nodes").summary().warnings}

@@ -7,6 +7,8 @@ import pytest
 
 from newtongp.numerics import small
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.fixture(autouse=True)
 def double():
@@ -89,7 +91,7 @@ def test_solving_can_be_differentiated():
     np.testing.assert_allclose(slope, wanted, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.cases(thorough=["6"])
+@pytest.mark.cases(thorough=["4", "6"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
 def test_signs_of_determinants(size):
     left, right = symmetric(size), symmetric(size)[::-1]

@@ -12,6 +12,8 @@ import newtongp as ng
 from newtongp import plotting
 from newtongp.plotting import pieces
 
+pytestmark = pytest.mark.versions
+
 pyplot = pytest.importorskip("matplotlib.pyplot")
 likelihoods = ng.likelihoods
 
@@ -179,6 +181,7 @@ class Signs(ng.Likelihood):
         return weights / jnp.sum(weights)
 
 
+@pytest.mark.slow
 def test_classes_along_one_latent_are_all_drawn(counts):
     labels = np.digitize(X, [1.0, 3.0])
     (ax,) = ng.infer(ng.Model(counts.model.prior, Signs()), X, labels).plot(grid=GRID).axes
@@ -245,6 +248,7 @@ class Cauchy(ng.Likelihood):
         return 0.5 + jnp.arctan(y - f) / jnp.pi
 
 
+@pytest.mark.slow
 def test_y_without_a_mean_has_a_median(counts):
     result = ng.infer(ng.Model(counts.model.prior, Cauchy()), X, np.sin(X))
     np.testing.assert_allclose(

@@ -247,6 +247,7 @@ def test_log_normaliser_and_its_gradient():
                 np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_one_step_ahead_adds_up_to_the_evidence():
     result = ng.infer(ng.Model(ng.MarkovGP(KERNEL, pieces=4), ng.likelihoods.Gaussian(0.1)), X, ROBUST)

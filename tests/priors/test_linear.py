@@ -549,6 +549,7 @@ def test_x_new_must_have_the_same_columns():
 # In the summary ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_summary_has_the_coefficients():
     """Against the normal equations, and the normal quantiles of scipy.stats."""
     rng = np.random.default_rng(3)
@@ -571,6 +572,7 @@ def test_a_summary_has_the_coefficients():
         result.summary(names=["one", "two"])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_coefficients_of_several_latents_and_of_learned_models_say_so():
     rng = np.random.default_rng(4)

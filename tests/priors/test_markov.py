@@ -152,7 +152,8 @@ def data_for(method):
     return (POISSON, COUNTS) if method.startswith(("taylor", "pl")) else (STUDENT, VALUES)
 
 
-@pytest.mark.cases(slow=["newton"], others="thorough")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:leave_one_out of a run that has not converged")
 @pytest.mark.parametrize("name", slow_unless(METHODS, ["newton", "power ep", "pl2 heuristic", "first-order vi"]))
 def test_every_method(name):
@@ -303,6 +304,7 @@ def shrinkage(prior, inputs, sites):
     return jnp.stack([update.shrink for update in filtered.updates])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_exact_variational_inference_passes_through_indefinite_filtered_covariances():
     x, y = motorcycle()
@@ -349,6 +351,7 @@ def indefinite_sites(latents, shift, rng, count=N):
     return Sites(rng.normal(size=(count, latents)), precision)
 
 
+@pytest.mark.slow
 def test_improper_posteriors_are_called_so():
     rng = np.random.default_rng(3)
     outcomes = set()
@@ -376,7 +379,8 @@ def test_full_steps_end_with_the_same_improper_posterior():
 # Pieces ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.cases(thorough=["23"], others="slow")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [pytest.param(N, marks=pytest.mark.slow), 5])
 def test_pieces_change_nothing(count):
     """Whether or not the rows fill them, and whether or not there are as many."""
@@ -466,6 +470,7 @@ def test_draws_of_two_latents_have_the_moments_of_the_joint_distribution():
 # Time stamps ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_time_stamps_are_numbers_of_days():
     hours = np.round(24.0 * TIMES).astype(int)
@@ -670,6 +675,7 @@ SPECIAL = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_derivatives_in_the_sites_of_two_latents():
     """Also where eigenvectors have no derivative, but what is made of them has."""

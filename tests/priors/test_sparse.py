@@ -246,6 +246,7 @@ def test_an_improper_posterior_is_called_improper():
             assert bool(found.proper) == (size > -1.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_small_powers_are_vi_step_by_step():
     """Power EP tends to VI, with a difference of the size of its power."""
@@ -322,7 +323,8 @@ HARD = {
 }
 
 
-@pytest.mark.cases(slow=["every one three times-vi"], others="thorough")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("method", slow_unless(["vi", "newton", "ep", "pl"], ["vi"]))
 @pytest.mark.parametrize("name", HARD)
 def test_repeated_inducing_inputs(name, method):
@@ -338,7 +340,8 @@ def test_repeated_inducing_inputs(name, method):
     assert np.all(np.isfinite(result.predict(NEW).latent.covariance))
 
 
-@pytest.mark.cases(slow=["kernel1"], others="thorough")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", [kernels.RBF(500.0), kernels.RBF(6.0), kernels.Matern52(1e4), kernels.Linear(0.2)])
 def test_lengthscales_far_larger_than_the_range(kernel):
     ours = ng.infer(ng.Model(SparseGP(kernel, X), POISSON), X, COUNTS)
@@ -351,7 +354,8 @@ def test_lengthscales_far_larger_than_the_range(kernel):
     same_gaussian(ours.predict(inside).latent, theirs.predict(inside).latent, 1e-7)
 
 
-@pytest.mark.cases(slow=["vi quasi-newton"], others="thorough")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_unless(METHODS, ["vi quasi-newton", "ep"]))
 def test_rows_far_from_all_inducing_inputs(name):
     """g does not vary there, so that sites change nothing and the prior is all there is."""
@@ -364,7 +368,7 @@ def test_rows_far_from_all_inducing_inputs(name):
     same(result.marginals.variance[::4], 1.3, 1e-12)
 
 
-@pytest.mark.cases(thorough=["10000.0"])
+@pytest.mark.cases(quick=["100000000000.0"], others="thorough")
 @pytest.mark.parametrize("precision", [1e4, 1e8, 1e11])
 def test_precise_data_keep_their_digits(precision):
     x = np.linspace(0.0, 3.0, 12)

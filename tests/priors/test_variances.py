@@ -229,7 +229,7 @@ def structures():
         yield pytest.param(structure, marks=marks, id=str(structure))
 
 
-@pytest.mark.cases(quick=["LinearModel, -, 1 latent(s)"], others="thorough")
+@pytest.mark.cases(slow=["LinearModel, -, 1 latent(s)"], others="thorough")
 @pytest.mark.parametrize("structure", list(structures()))
 def test_no_variance_is_negative_and_every_covariance_is_psd(structure):
     @given(seed=st.integers(0, 2**31))
@@ -255,6 +255,7 @@ def test_no_digits_are_lost_in_draws_that_once_lost_them(index):
         assert campaign.faults_of(case) == ("proper", [])
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_very_precise_sites_on_a_chain_in_pieces_whose_observation_changes():
     rng = np.random.default_rng(0)

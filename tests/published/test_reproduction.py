@@ -92,9 +92,6 @@ def compared(case):
         "motorcycle-PL2 Gauss-Newton (as published)",
         "product-Gauss-Newton",
         "product-quasi-Newton",
-        "product-variational Gauss-Newton",
-        "product-heuristic PEP",
-        "product-PL",
     ],
     others="thorough",
 )
@@ -147,7 +144,8 @@ def test_gauss_newton_follows_the_equation(name, folds):
     assert outcome.mean.loss[0] == pytest.approx(EQUATIONS[name][0], abs=5e-6)
 
 
-@pytest.mark.cases(slow=["PL quasi-Newton"], others="thorough")
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["PEP quasi-Newton", "PL quasi-Newton", "PL2 quasi-Newton"])
 def test_methods_without_a_curve_to_follow_stay_sound(name, folds):
     outcome, agreement = run(name, folds[:1], 21)

@@ -15,6 +15,8 @@ import pytest
 import newtongp as ng
 from newtongp.report import page as report
 
+pytestmark = pytest.mark.versions
+
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
 X = np.linspace(0.0, 4.0, 12)

@@ -216,6 +216,7 @@ def stamped():
     return ng.infer(model, x, y), x, y
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_plot_over_time_stamps(stamped):
     result, x, y = stamped

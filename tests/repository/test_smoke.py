@@ -5,6 +5,8 @@ import pytest
 
 import newtongp as ng
 
+pytestmark = pytest.mark.versions
+
 X = np.linspace(0.0, 5.0, 12)
 METHODS = {
     "newton": ng.Newton(),

@@ -14,6 +14,8 @@ import newtongp as ng
 from newtongp._runtime.double import in_double, to_host
 from newtongp.validation.numbers import as_real, parameter
 
+pytestmark = pytest.mark.versions
+
 PROGRAM = """
 import json, os
 import jax, jax.numpy as jnp

@@ -24,6 +24,8 @@ from newtongp import storage
 from newtongp.methods.target import ExpectedLogDensity
 from newtongp.storage import FileFormatError, decode, encode, read_file, write_file
 
+pytestmark = pytest.mark.versions
+
 X = np.linspace(0.0, 5.0, 8)
 COUNTS = np.array([1.0, 0.0, 2.0, np.nan, 1.0, 0.0, 4.0, 2.0])
 DAYS = np.datetime64("2024-03-01") + np.array([5, 0, 9, 2, 3, 11, 7, 14]) * np.timedelta64(1, "D")
@@ -182,6 +184,7 @@ def test_a_loaded_result_can_be_saved_and_gone_on_from(path):
     assert more.steps <= 1 and abs(more.energy - counts().energy) < 1e-8
 
 
+@pytest.mark.slow
 def test_sparse_results_keep_their_posterior(path):
     again = there_and_back(sparse(), path)
     assert same(again.posterior, sparse().posterior)
@@ -293,6 +296,7 @@ def test_trees_of_all_kinds_come_back(path):
     assert [type(each) for each in again["scalars"]] == [type(each) for each in tree["scalars"]]
 
 
+@pytest.mark.cases(slow=["shape4-<u4", "shape4-<f2", "shape4-<f4", "shape4->f8", "shape4-M8[us]", "shape4-m8[25s]"])
 @pytest.mark.parametrize("dtype", ["?", "i1", "u1", "<i4", ">i8", "<u4", "<f2", "<f4", ">f8", "M8[us]", "m8[25s]"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
 def test_arrays_come_back(dtype, shape, path):

@@ -18,6 +18,8 @@ from newtongp.fitting.learned import choose
 from newtongp.inference.prior_check import check_prior
 from newtongp.inputs.data import read_inputs
 
+pytestmark = pytest.mark.versions
+
 kernels, likelihoods = ng.kernels, ng.likelihoods
 RBF = kernels.RBF()
 X, Y = [0.0, 1.0, 2.0], [1.0, 2.0, 3.0]
@@ -110,7 +112,7 @@ def test_bad_x_is_refused(case):
     refuses(lambda: infer(x=x), *fragments)
 
 
-@pytest.mark.cases(thorough=["nan"], others="slow")
+@pytest.mark.cases(thorough=["nan"])
 @pytest.mark.parametrize("case", ["nan", "scalar", "no rows", "three dimensions", "strings", "datetime64"])
 def test_bad_x_new_is_refused_by_its_own_name(case, results):
     x = INPUTS[case][0]
@@ -325,6 +327,17 @@ CONSTRUCTIONS = {
 }
 
 
+@pytest.mark.cases(
+    thorough=[
+        "exposure",
+        "exposure matrix",
+        "exposure with None",
+        "complex scale",
+        "lengthscale as a string",
+        "lengthscale as a duration",
+        "trials",
+    ]
+)
 @pytest.mark.parametrize("case", CONSTRUCTIONS)
 def test_bad_parts_are_refused_when_they_are_made(case):
     call, *fragments = CONSTRUCTIONS[case]

@@ -20,6 +20,8 @@ from newtongp.inputs.data import Clock, as_clock, read_data, read_inputs
 from newtongp.priors.base import Prior
 from newtongp.validation.times import read_times
 
+pytestmark = pytest.mark.versions
+
 HOURS = [0, 5, 30, 47]
 STAMPS = np.datetime64("2024-02-28T06", "h") + np.array(HOURS) * np.timedelta64(1, "h")
 HELSINKI = datetime.timezone(datetime.timedelta(hours=2))
@@ -236,7 +238,7 @@ def test_nat_is_nan_to_a_clock():
 
 
 def test_nothing_but_nat_and_none_is_missing_time():
-    assert read_times([np.datetime64("NaT"), None]).missing.tolist() == [True, True]
+    assert read_times([np.datetime64("NaT", "D"), None]).missing.tolist() == [True, True]
 
 
 def test_things_without_time_hold_none():
@@ -285,7 +287,7 @@ def test_bad_units_are_refused(case):
         "now",
         2020,
         np.timedelta64(1, "D"),
-        np.datetime64("NaT"),
+        np.datetime64("NaT", "D"),
         "2020-01-01T00:00:00.123456789",
         b"2020",
     ],
@@ -351,7 +353,7 @@ def test_a_prior_without_a_unit_asks_for_it(case):
 
 def test_x_new_goes_by_its_own_name():
     result = ng.infer(model(), STAMPS, [3, 1, 4, 1])
-    refuses(lambda: result.predict([np.datetime64("NaT")]), "x_new", "row 0 is NaT")
+    refuses(lambda: result.predict([np.datetime64("NaT", "D")]), "x_new", "row 0 is NaT")
     refuses(lambda: result.predict([STAMPS[0], 3]), "x_new", "row 1, 3")
 
 
