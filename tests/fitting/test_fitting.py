@@ -399,6 +399,7 @@ print("energy", repr(result.energy), result.evaluations)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_killed_fit_goes_on_where_it_was(tmp_path):
     def run(name, *arguments):

@@ -177,6 +177,7 @@ def test_both_say_when_a_posterior_is_improper():
     assert verdicts == {True, False}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_pieces_do_not_matter():
     likelihood, y = LIKELIHOODS["student"]
