@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._runtime.compilation import compiled
-from ..inputs import data as data_room
 from ..inputs import memory
+from ..inputs.data import columns_of, read_data
 from ..kernels.definite import check_definite
-from ..likelihoods.base import Likelihood, rows_given
+from ..likelihoods.base import Likelihood, map_row_parameters
 from ..model import Model
 from ..numerics.gaussian import Sites
 from ..priors.base import Prior, Workspace
@@ -51,10 +51,7 @@ class Order:
 
     def likelihood(self, likelihood: Likelihood) -> Likelihood:
         """The likelihood with its row parameters moved."""
-        for name in rows_given(likelihood):
-            moved = self.positions(np.asarray(likelihood.row_parameter(name)))
-            likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, moved)
-        return likelihood
+        return map_row_parameters(lambda values: self.positions(np.asarray(values)), likelihood)
 
     def row_at(self, position: int) -> int:
         """The row at a position."""
@@ -70,7 +67,7 @@ class Setup:
 
     def __init__(self, model: Model, x: Any, y: Any):
         self.model = model
-        self.data, self.columns = data_room.read_data(x, y, model), data_room.columns_of(x, model)
+        self.data, self.columns = read_data(x, y, model), columns_of(x, model)
         self.memory = memory.require_rows(model.prior, self.data.x)
         kernel = getattr(model.prior, "kernel", None)
         if kernel is not None:
