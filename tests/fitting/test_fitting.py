@@ -65,7 +65,7 @@ class Energy:
     def __init__(self, model, x, y, method, wishes=None):
         self.learned = choose(model, wishes)
         self.slots = tuple(each.slot for each in self.learned)
-        self.start = np.concatenate([each.unconstrained_start for each in self.learned])
+        self.start = np.concatenate([each.slot.constraint.unconstrain(each.start) for each in self.learned])
         self.method, self.step = check_choices(model, method, None)
         self.bound = in_double(lambda: objective.BoundModel.of(Setup(model, x, y)))()
         rows, latents = len(x), model.prior.num_latents

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import newtongp as ng
-from newtongp.inputs.data import Clock, as_clock, read_data, read_inputs
+from newtongp.inputs.data import read_data, read_inputs
 from newtongp.priors.base import Prior
-from newtongp.validation.times import read_times
+from newtongp.validation.times import Clock, as_clock, read_times
 
 HOURS = [0, 5, 30, 47]
 STAMPS = np.datetime64("2024-02-28T06", "h") + np.array(HOURS) * np.timedelta64(1, "h")

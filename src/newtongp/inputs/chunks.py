@@ -138,7 +138,7 @@ class Rows:
 
     def __init__(self, x: Any, y: Any, model: Model, see: Callable[[np.ndarray], None] | None = None):
         """Reads all of it once; `see` gets the inputs of every chunk."""
-        self._source, self._model = _source(x, y), model
+        self._source = _source(x, y)
         self.held: Data | None = None
         """All rows, where they are in memory anyway."""
         self.count, self.observed, self._partly = 0, 0, False

@@ -82,10 +82,6 @@ class MarkovGP(TemporalPrior):
         in_order = np.array_equal(rows, np.arange(count))
         return Layout(_Inputs(times, position, pieces), None if in_order else rows)
 
-    def as_one_piece(self) -> "MarkovGP":
-        """The same prior, run in plain order of time."""
-        return MarkovGP(self.kernel, self.mean, unit=self.clock, pieces=1)
-
     memory_remedy: ClassVar[str] = "use a kernel with fewer states, such as Periodic with fewer harmonics"
 
     def memory(self, x: np.ndarray) -> float:

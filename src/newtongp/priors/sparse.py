@@ -278,11 +278,6 @@ class SparsePosterior(Posterior):
         """How many directions of each latent's K(Z, Z) are above rounding; the others were left out."""
         return np.asarray(in_double(lambda: self.projection.rank)())
 
-    @property
-    def jitter(self) -> float:
-        """What was added to the diagonal of K(Z, Z): always nothing, since directions are left out instead (`rank`)."""
-        return 0.0
-
     @on_host
     def predict(self, x: Any) -> Gaussian:
         latents, size = self.whitened_mean.shape

@@ -21,15 +21,6 @@ from .base import Layout
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
 
 _MOST_STEPS = 10**8
-_GIVEN = (
-    "transition",
-    "noise",
-    "observation",
-    "initial_mean",
-    "initial_covariance",
-    "transition_offset",
-    "observation_offset",
-)
 
 
 class StateSpaceModel(TemporalPrior):
@@ -174,11 +165,6 @@ class StateSpaceModel(TemporalPrior):
         moved = kalman.from_time(np.diff(kalman.to_time(positions, pieces), prepend=0) > 0, pieces)
         in_order = pieces == 1 and np.array_equal(rows, np.arange(steps.size))
         return Layout(_Steps(positions, moved, position, pieces), None if in_order else rows)
-
-    def as_one_piece(self) -> "StateSpaceModel":
-        """The same prior, run in plain order of time."""
-        given = {name: getattr(self, name) for name in _GIVEN}
-        return StateSpaceModel(**given, pieces=1)
 
     memory_remedy: ClassVar[str] = "number the steps from 0 without large gaps, or use fewer states"
 

@@ -19,10 +19,6 @@ from .base import Conditioned, Posterior, Prior, Workspace
 class TemporalPrior(Prior):
     """A prior whose latents are read off a Markov chain of states."""
 
-    @abc.abstractmethod
-    def as_one_piece(self) -> "TemporalPrior":
-        """The same prior, run in plain order of time."""
-
 
 def chain_memory(positions: float, states: int, latents: int) -> float:
     """About how many bytes a filter and a smoother take for so many positions."""
