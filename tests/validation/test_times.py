@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import newtongp as ng
-from newtongp.inputs.data import Clock, as_clock, read_data, read_inputs
+from newtongp.inputs.data import read_data, read_inputs
 from newtongp.priors.base import Prior
-from newtongp.validation.times import read_times
+from newtongp.validation.times import Clock, as_clock, read_times
 
 pytestmark = pytest.mark.versions
 

@@ -12,11 +12,10 @@ from .._runtime.double import in_double
 from ..inputs.data import Data
 from ..likelihoods.base import (
     Likelihood,
+    at_rows,
     over_rows,
     row_expected_log_prob,
     row_log_expected_power,
-    rows_given,
-    with_row_parameters,
 )
 from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at
 from ..methods.rule import Method, evaluate, propose, residual
@@ -39,14 +38,13 @@ class Rows(NamedTuple):
     def of(cls, result: Result, rows: np.ndarray) -> "Rows":
         """These rows of a result."""
         data, likelihood = result.data, result.model.likelihood
-        own = {name: np.asarray(likelihood.row_parameter(name))[rows] for name in rows_given(likelihood)}
         seen = None if data.seen is None else data.seen[rows]
         taken = Data(data.x[rows], data.y[rows], data.observed[rows], seen)
         residual_covariance = None
         if result.site_marginals is not result.marginals:
             residual_covariance = (result.marginals.covariance - result.site_marginals.covariance)[rows]
         marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
-        own_likelihood = taken.likelihood(with_row_parameters(likelihood, **own))
+        own_likelihood = taken.likelihood(at_rows(likelihood, rows))
         return cls(own_likelihood, taken.y, taken.observed, marginal, site, residual_covariance)
 
 

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._runtime.devices import kept_everywhere
-from ..inference.minibatch.product import SHORTEST, DeviceRows, Product, Shared, is_finite, look_up, nothing, select
+from ..inference.minibatch.product import SHORTEST, DeviceRows, Product, Shared, is_finite, look_up, nothing
 from ..inference.minibatch.tied import Tied, global_energy, proposals, towards
 from ..likelihoods.base import over_rows
 from ..methods.energy import tied_row_energy
 from ..methods.rule import Method
+from ..numerics.trees import select
 from ..priors.sparse import SparseGP
 from .coordinates import Coordinates, whitened
 from .learned import Slot

@@ -16,8 +16,8 @@ from jaxtyping import Array, Float
 
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
-from ..inputs import data as data_room
 from ..inputs import memory
+from ..inputs.data import read_sites
 from ..methods.rule import Method
 from ..model import Model
 from ..numerics.gaussian import Gaussian, Sites
@@ -115,7 +115,7 @@ class Run:
         self.takes_long = max(setup.memory, rows * nodes) > _SMALL
         self.given = None
         if sites is not None:
-            self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
+            self.given = read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
             self._check_start(self.given, self.data.observed)
 
     def _starts(self) -> Iterator[Sites]:

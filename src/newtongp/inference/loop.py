@@ -22,6 +22,7 @@ from ..methods.local_expansion import LocalExpansion
 from ..methods.rule import Method, RowNumbers, evaluate, propose, residual
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.small import smallest_eigenvalue
+from ..numerics.trees import select
 from ..priors.base import Conditioned
 from ..results.status import Status
 from .problem import Problem
@@ -188,10 +189,6 @@ def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
     return jnp.all(jax.vmap(smallest_eigenvalue)(sites.precision) >= -rounding)
 
 
-def _select(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
-
-
 def _keep_if_initial(first: Bool[Array, ""], before: Any, after: Any) -> Any:
     """The step's state after a trial, or as it was where the trial was only a look at the starting point.
 
@@ -208,9 +205,9 @@ def _attempt_step(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop
     proposal, memory = _propose(problem, method, point, size, step.guards(loop.step_state))
     move = Move(point.sites, proposal, jax.vmap(residual)(point.marginals, point.sites, proposal))
     trial, state = step.trial(loop.step_state, move)
-    trial = _select(first, point.sites, trial)
+    trial = select(first, point.sites, trial)
     memory = method.curvature.carry(point.memory, memory, size)
-    memory = _select(first, point.memory, memory)
+    memory = select(first, point.memory, memory)
     tried = _measure(problem, method, trial, memory)
 
     verdict = step.judge(state, move, point.outcome, tried.outcome, _is_psd(method, trial))
@@ -238,7 +235,7 @@ def _attempt_step(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop
         )
     ]
     return Loop(
-        _select(accept, tried, point),
+        select(accept, tried, point),
         _keep_if_initial(first, loop.step_state, verdict.state),
         jnp.where(accept & ~no_start, loop.steps + 1, loop.steps),
         jnp.asarray(status, dtype=loop.status.dtype),

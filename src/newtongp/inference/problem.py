@@ -12,7 +12,7 @@ from .._runtime.compilation import compiled
 from ..inputs import memory
 from ..inputs.data import columns_of, read_data
 from ..kernels.definite import check_definite
-from ..likelihoods.base import Likelihood, rows_given
+from ..likelihoods.base import Likelihood, map_row_parameters
 from ..model import Model
 from ..numerics.gaussian import Sites
 from ..priors.base import Prior, Workspace
@@ -69,10 +69,7 @@ class Order:
 
     def likelihood(self, likelihood: Likelihood) -> Likelihood:
         """The likelihood with its row parameters moved."""
-        for name in rows_given(likelihood):
-            moved = self.positions(likelihood.row_parameter(name))
-            likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, moved)
-        return likelihood
+        return map_row_parameters(lambda values: self.positions(values), likelihood)
 
     def row_at(self, position: int) -> int:
         """The row at a position."""

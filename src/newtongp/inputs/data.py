@@ -11,10 +11,8 @@ from ..likelihoods.partial import PartlyObserved, partly_problem
 from ..model import Model
 from ..numerics.gaussian import Sites
 from ..validation.numbers import NotRealError, as_real
-from ..validation.times import Clock, MixedError, as_clock, read_times
+from ..validation.times import MixedError, read_times
 from .columns import NUMBERS, Columns, kind_of, names_of
-
-__all__ = ["Clock", "Columns", "Data", "as_clock", "columns_of", "read_data", "read_inputs", "read_sites"]
 
 
 class Data(NamedTuple):

@@ -15,6 +15,7 @@ from ..likelihoods.base import Likelihood
 from ..numerics.cubature import Cubature, check_cubature
 from ..numerics.gaussian import Gaussian, Sites, add_covariance, cavity
 from ..numerics.small import small_root, small_solve, symmetrise
+from ..numerics.trees import select
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
 from .energy import RowEnergy, row_energy
 from .local_expansion import LocalExpansion
@@ -184,7 +185,7 @@ def expand_around(
     wanted = method.curvature.looks_at_covariance and target.uses_covariance
     slope = derivatives.covariance_gradient if wanted else None
     expansion = LocalExpansion(
-        _where(observed, point, marginal),
+        select(observed, point, marginal),
         jnp.where(observed, derivatives.gradient, 0.0),
         jnp.where(observed, hessian, 0.0),
         None if slope is None else jnp.where(observed, slope, 0.0),
@@ -200,10 +201,6 @@ def _constant_unless(observed: Bool[Array, ""], tree: Any) -> Any:
     numbers, rest = eqx.partition(tree, eqx.is_inexact_array)
     held = jax.tree.map(lambda leaf: jnp.where(observed, leaf, jax.lax.stop_gradient(leaf)), numbers)
     return eqx.combine(held, rest)
-
-
-def _where(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
 
 
 def propose(

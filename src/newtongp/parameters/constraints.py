@@ -48,7 +48,7 @@ class Constraint(abc.ABC):
 class Real(Constraint):
     """Any real number.
 
-    >>> Real().to_free(np.array([1.0, -2.0])).tolist()
+    >>> Real().unconstrain(np.array([1.0, -2.0])).tolist()
     [1.0, -2.0]
     """
 
@@ -63,7 +63,7 @@ class Real(Constraint):
 class Positive(Constraint):
     """Positive numbers, by their logarithms.
 
-    >>> float(Positive().from_free(jnp.zeros(1), ()))
+    >>> float(Positive().constrain(jnp.zeros(1), ()))
     1.0
     """
 
@@ -81,7 +81,7 @@ class Positive(Constraint):
 class Between(Constraint):
     """Numbers strictly between two others, by their log odds.
 
-    >>> float(Between(0.0, 0.5).from_free(jnp.zeros(1), ()))
+    >>> float(Between(0.0, 0.5).constrain(jnp.zeros(1), ()))
     0.25
     """
 
@@ -116,8 +116,8 @@ class Covariance(Constraint):
     that of the matrix is.
 
     >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
-    >>> free = Covariance().to_free(matrix)
-    >>> free.shape, bool(np.allclose(Covariance().from_free(free, (2, 2)), matrix))
+    >>> free = Covariance().unconstrain(matrix)
+    >>> free.shape, bool(np.allclose(Covariance().constrain(free, (2, 2)), matrix))
     ((3,), True)
     """
 

@@ -29,6 +29,12 @@ class Conditioned(eqx.Module):
     Marginals are then those of g.
     """
 
+    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+        """log ∫ p ∏ tₙ: the exponent at its maximum, m, and the determinant that integration leaves."""
+        mean = self.marginals.mean
+        exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
+        return exponent - 0.5 * (self.distance + self.log_det)
+
 
 class Layout(NamedTuple):
     """The inputs as a prior wants them, and the order in which it wants the rows.
@@ -55,14 +61,8 @@ class Workspace(eqx.Module):
         return None
 
     def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
-        """log ∫ p ∏ tₙ, to be differentiated in all that the workspace was made from.
-
-        The exponent at its maximum, m, and the determinant that integration leaves.
-        """
-        conditioned = self.marginals(sites)
-        mean = conditioned.marginals.mean
-        exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
-        return exponent - 0.5 * (conditioned.distance + conditioned.log_det)
+        """log ∫ p ∏ tₙ, to be differentiated in all that the workspace was made from."""
+        return self.marginals(sites).log_normaliser(sites)
 
     @abc.abstractmethod
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:

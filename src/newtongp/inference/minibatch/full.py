@@ -14,8 +14,8 @@ from ...methods.curvature import rows_of
 from ...methods.energy import tied_row_energy
 from ...methods.rule import Method, evaluate, propose, residual
 from ...numerics.gaussian import Gaussian, Sites, add_covariance, interpolate
-from ...priors import weight_space
-from .product import SHORTEST, Belief, DeviceRows, Product, Shared, is_finite, look_up, nothing, product_of, select
+from ...numerics.trees import select
+from .product import SHORTEST, Belief, DeviceRows, Product, Shared, is_finite, look_up, nothing, product_of
 
 
 def _over_sites(method: Method, step_size: Any) -> Any:
@@ -194,7 +194,7 @@ def inspect(shared: Shared, rows: DeviceRows, kept: Kept) -> Seen:
         (rows.y, rows.observed, marginals, sites, residual_covariance),
     )
     proposal, _ = _over_sites(method, jnp.zeros(()))(expansions, rows.observed, sites, _at(rows.index, kept.memory))
-    centred = weight_space.centred_linear(prior_mean, sites)
+    centred = sites.centred_linear(prior_mean)
     seen = Seen(
         marginals,
         add_covariance(marginals, residual_covariance),
