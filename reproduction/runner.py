@@ -21,7 +21,7 @@ from newtongp.likelihoods.base import Likelihood, over_rows, row_axes, row_log_p
 from newtongp.likelihoods.partial import PartlyObserved
 from newtongp.methods import first_order
 from newtongp.methods.curvature import rows_of
-from newtongp.methods.energy import row_energy
+from newtongp.methods.energy import VariationalFreeEnergy
 from newtongp.methods.expectation import log_expected_density
 from newtongp.methods.rule import residual
 from newtongp.numerics.cubature import Cubature, nodes_and_weights
@@ -132,7 +132,7 @@ class Loss(eqx.Module):
         if self.kind == "newton":
             return -row_log_prob(likelihood, y, marginal.mean) - 0.5 * jnp.sum(site.precision * marginal.covariance)
         if self.kind == "vfe":
-            return row_energy("vfe", 1.0, likelihood, y, marginal, site, self.cubature).value
+            return VariationalFreeEnergy().row(likelihood, y, marginal, site, self.cubature).value
         marginal = jittered(marginal, self.jitter)
         without = cavity(marginal, site, self.power)
         log_t = relative_log_expected_site_power(without, marginal, site, self.power)

@@ -94,11 +94,12 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
     it has twice the nodes in each latent.
     """
     method = result.method
-    if method.target.energy is None:
+    declared = method.energy
+    if declared is None:
         return NotEstimated(f"integrals of {type(method.target).__name__}, which brings its own energy")
-    if method.target.energy == "laplace":
+    if not declared.integrates:
         return NotEstimated(None)
-    power = None if method.target.energy == "vfe" else method.energy_power
+    power = declared.power
     rule, count = _rule_of(result.model.likelihood, method.cubature, power)
     if count == 0:
         return NotEstimated(None)

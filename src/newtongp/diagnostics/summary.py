@@ -11,7 +11,6 @@ from scipy.special import ndtri
 from ..inputs.data import Data
 from ..kernels import Product, Sum
 from ..methods.rule import Method
-from ..methods.target import Target
 from ..parameters.names import hyperparameters
 from ..parameters.priors import Gamma, LogNormal, Normal, Plausible
 from ..priors.linear import LinearModel
@@ -149,12 +148,6 @@ def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary
 
 # What it was, and how it ended ------------------------------------------------------------------------
 
-_ENERGIES = {
-    "vfe": "variational free energy, −ELBO",
-    "laplace": "Laplace approximation of −log p(y)",
-    "pep": "power EP energy, an approximation of −log p(y)",
-}
-
 _METHODS = {
     "newton": "Newton's method (Laplace)",
     "taylor": "Taylor linearisation",
@@ -187,13 +180,13 @@ def _facts(result: Result) -> dict[str, Any]:
             "steps": int(result.steps),
             "residual": _plain(result.residual),
         },
-        "energy": {"name": _energy_words(method.target), "value": _plain(result.energy)},
+        "energy": {"name": _energy_words(method), "value": _plain(result.energy)},
         "rows": None if data is None else _count_rows(data),
     }
 
 
-def _energy_words(target: Target) -> str:
-    return f"energy of {type(target).__name__}" if target.energy is None else _ENERGIES[target.energy]
+def _energy_words(method: Method) -> str:
+    return f"energy of {type(method.target).__name__}" if method.energy is None else method.energy.description
 
 
 def _count_rows(data: Data) -> dict[str, int]:

@@ -17,7 +17,7 @@ from ..numerics.gaussian import Gaussian, Sites, add_covariance, cavity
 from ..numerics.small import small_root, small_solve, symmetrise
 from ..numerics.trees import select
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
-from .energy import RowEnergy, row_energy
+from .energy import Energy, RowEnergy, declared_energy
 from .local_expansion import LocalExpansion
 from .safeguard import Riemannian, Safeguard
 from .target import Target
@@ -44,9 +44,13 @@ class Method(eqx.Module):
             raise ValueError(reason)
 
     @property
-    def energy_power(self) -> float:
-        """The power of the cavities in the energy: α for power EP, 1 for posterior linearisation."""
-        return self.target.power or 1.0
+    def energy(self) -> Energy | None:
+        """The energy that the target declares, with cavities of its power; None if the target brings one of its own.
+
+        Posterior linearisation, which expands at the marginal, has the energy of EP.
+        """
+        declared = declared_energy(self.target.energy)
+        return None if declared is None else declared.with_power(self.target.power or 1.0)
 
     @property
     def objective(self) -> str | None:
@@ -60,7 +64,8 @@ class Method(eqx.Module):
         exact = ("exact", "gauss_newton") if self.target.objective == "log_joint" else ("exact",)
         if self.curvature.name not in exact:
             return None
-        return "vfe" if self.target.objective == "energy" and self.target.energy == "vfe" else self.target.objective
+        is_free_energy = self.energy is not None and self.energy.is_free_energy
+        return "vfe" if self.target.objective == "energy" and is_free_energy else self.target.objective
 
     def row_energy(
         self,
@@ -71,15 +76,12 @@ class Method(eqx.Module):
         residual_covariance: Float[Array, "D D"] | None,
         known: Float[Array, ""] | None = None,
     ) -> RowEnergy:
-        """One row's share of the energy that goes with the target (`energy.row_energy`)."""
-        target = self.target
-        if target.energy is None:
+        """One row's share of the energy that goes with the target."""
+        if self.energy is None:
             around = add_covariance(marginal, residual_covariance)
-            value = target.row_energy(likelihood, y, around, marginal, site, self.cubature)
+            value = self.target.row_energy(likelihood, y, around, marginal, site, self.cubature)
             return RowEnergy(jnp.asarray(value), jnp.ones((), dtype=bool))
-        return row_energy(
-            target.energy, self.energy_power, likelihood, y, marginal, site, self.cubature, residual_covariance, known
-        )
+        return self.energy.row(likelihood, y, marginal, site, self.cubature, residual_covariance, known)
 
     @property
     def keeps_psd(self) -> bool:
@@ -93,7 +95,7 @@ class Method(eqx.Module):
         """
         concave = likelihood.log_concave and likelihood.num_latents == 1
         # PL2, and a target with an energy of its own, expand something else, which need not be concave with log p.
-        follows = self.target.energy is not None and self.target.name != "pl2"
+        follows = self.energy is not None and self.target.name != "pl2"
         return self.keeps_psd or (concave and follows)
 
     @property

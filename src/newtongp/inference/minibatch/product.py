@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 from ..._runtime.devices import spread
 from ...inputs.chunks import Batch
 from ...likelihoods.base import Likelihood, map_row_parameters
+from ...methods.energy import Energy
 from ...methods.rule import Method
 from ...numerics.gaussian import Gaussian, Sites
 from ...priors import weight_space
@@ -26,6 +27,18 @@ class Shared(eqx.Module):
     prior: SparseGP
     projection: Projection
     method: Method
+
+    @property
+    def energy(self) -> Energy:
+        """That of the method; `check_batches` has refused those without one."""
+        return added_energy(self.method)
+
+
+def added_energy(method: Method) -> Energy:
+    """The energy that batches add up, of a method that `check_batches` has let pass."""
+    energy = method.energy
+    assert energy is not None
+    return energy
 
 
 class DeviceRows(eqx.Module):

@@ -391,7 +391,7 @@ def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Meth
             f"in batches the step is Constant(rho), or left out for one that adapts itself, got {step!r}: the "
             "energy of a few rows cannot tell whether to backtrack"
         )
-    if method.target.energy is None:
+    if method.energy is None:
         raise ValueError(
             f"batches know how to add up the built-in energies alone, and the target {type(method.target).__name__} "
             "brings its own: leave batch_size out"
