@@ -46,7 +46,7 @@ class _Line(NamedTuple):
 
 
 def plot_line(result, axes, grid, column: int, latents: bool, levels: list[float], row_parameters) -> "Figure":
-    """Predictions over one column of x, a panel an output, and one for each latent if wanted."""
+    """Predictions over one column of x, one panel per output, and one for each latent if wanted."""
     line = _line(result, grid, column, row_parameters)
     kind = kind_of(line.likelihood)
     outputs = {"nothing": 0, "bands": line.likelihood.num_outputs}.get(kind, 1)

@@ -18,7 +18,7 @@ _POINTS_ON_A_SIDE = 80
 
 
 def plot_map(result: Result, axes, grid, columns: list[int], latents: bool, row_parameters) -> "Figure":
-    """Maps over two columns of x, a panel an output, and one for each latent if wanted."""
+    """Maps over two columns of x, one panel per output, and one for each latent if wanted."""
     sides = _sides(result, grid, columns)
     inputs = np.repeat(result.data.x[:1], sides[0].size * sides[1].size, axis=0)
     inputs[:, columns] = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)

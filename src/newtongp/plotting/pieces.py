@@ -63,7 +63,7 @@ def make_panels(axes: Any, count: int, main: int, side_by_side: bool = False) ->
 
 
 def in_order(grid: np.ndarray, row_parameters: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-    """A grid in rising order, and whatever has one entry a point of it in the same."""
+    """A grid in rising order, and whatever has one entry per point of it in the same."""
     order = np.argsort(grid, kind="stable")
     moved = {
         name: np.asarray(value)[order] if np.shape(value) == grid.shape else value

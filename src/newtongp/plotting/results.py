@@ -34,7 +34,7 @@ def plot_result(
 
     `grid` is where to predict: inputs of your own choice, or a pair of vectors for a map; by default the range of the
     data. `axes` are the matplotlib axes to draw on, as many as panels; without them pyplot makes a figure.
-    `row_parameters` are the likelihood's numbers at the grid, as in `Result.predict`. If the model has one a row and
+    `row_parameters` are the likelihood's numbers at the grid, as in `Result.predict`. If the model has one per row and
     none is given, predictions over one input are at the rows of the data, with their own; a map needs them.
 
     >>> import newtongp as ng

@@ -97,7 +97,7 @@ def plot_conditional_mean(
 
 @in_double
 def conditional_means(likelihood: Likelihood, latents: np.ndarray) -> np.ndarray:
-    """E[y | f] for several f a row, (Q, M)."""
+    """E[y | f] for several f per row, (Q, M)."""
 
     def row(likelihood, values):
         return jax.vmap(lambda f: row_mean(likelihood, f[None])[0])(values)

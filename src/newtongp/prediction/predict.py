@@ -412,13 +412,13 @@ def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
     needed = [name for name in rows_given(likelihood) if name not in given]
     if needed:
         raise ValueError(
-            f"the model was given one {needed[0]} a row: pass {needed[0]}= (a number, or one value a new row)"
+            f"the model was given one {needed[0]} per row: pass {needed[0]}= (a number, or one value per new row)"
         )
     there = with_row_parameters(likelihood, **given)
     for name, rows in rows_given(there).items():
         if rows != n:
             raise ValueError(
-                f"{name} must be a number or one value a new row, got {rows} value(s) for {n} row(s) of x_new"
+                f"{name} must be a number or one value per new row, got {rows} value(s) for {n} row(s) of x_new"
             )
     return there
 
