@@ -119,7 +119,7 @@ def _source(x: Any, y: Any) -> _Source:
     if y is None:
         if isinstance(x, Iterator):
             raise ValueError(
-                "chunks are iterated several times, but this is an iterator, which allows it only once: give a list, or a "
+                "chunks are iterated several times, but an iterator allows it only once: give a list, or a "
                 "function that returns a new iterator every time"
             )
         if not callable(x) and not isinstance(x, Iterable):
