@@ -353,7 +353,7 @@ def test_nothing_to_learn_is_inference():
         ({"max_steps": -1}, "max_steps must be an integer of at least 0, got -1"),
         ({"tol": 0.0}, "tol must be greater than 0"),
         ({"restarts": 1.5}, "restarts must be an integer"),
-        ({"key": "today"}, "key must be one JAX key"),
+        ({"key": "today"}, "key must be a JAX key"),
     ],
 )
 def test_bad_wishes_are_refused(arguments, message):

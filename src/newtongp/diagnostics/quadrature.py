@@ -1,4 +1,4 @@
-"""How far sums over nodes are from the integrals they stand for, at the sites that a result ended with."""
+"""Estimates of quadrature error at the sites of a result."""
 
 import functools
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ from ..results.result import Result
 
 
 class Rows(NamedTuple):
-    """What is known of rows, as a method sees them one by one."""
+    """Rows of a result, in the form in which a method processes them."""
 
     likelihood: Likelihood
     y: np.ndarray
@@ -49,49 +49,49 @@ class Rows(NamedTuple):
 
 
 class QuadratureError(NamedTuple):
-    """The estimated error of a method's nodes, from the same integrals by a finer rule."""
+    """The estimated quadrature error of a method, from the same integrals with a finer rule."""
 
     rule: Cubature
     finer: Cubature
     rows: np.ndarray
-    """The rows that were looked at."""
+    """The rows that were checked."""
     energies: np.ndarray
-    """The error of each of these rows' share of the energy, in nats."""
+    """The error of each row's contribution to the energy, in nats."""
     energy: float
-    """The error of the whole energy."""
+    """The error of the total energy."""
     means: np.ndarray | None
-    """How far each row's own update by the finer rule would move its mean, in posterior standard deviations."""
+    """The change of each row's mean by its own update with the finer rule, in posterior standard deviations."""
     precisions: np.ndarray | None
-    """How far it would move the precision of its site, relative to that of its marginal."""
+    """The change of the site's precision by the same update, relative to the marginal's precision."""
 
     @property
     def posterior(self) -> float | None:
-        """The largest error of any mean, variance or site, in units of the posterior; None if it is not known."""
+        """The largest error of any mean, variance or site, in units of the posterior; None if unknown."""
         if self.means is None or self.precisions is None:
             return None
         return float(max(np.max(self.means), np.max(self.precisions)))
 
 
 class NotEstimated(NamedTuple):
-    """Why there is no estimate, in words; None if there are no nodes."""
+    """The reason why there is no estimate; None if there are no nodes."""
 
     reason: str | None
 
 
 _MOST_NODES = 20_000
 _MOST_VALUES = 4e6
-"""Log densities that an estimate may take: with more, a part of the rows stands for all."""
+"""The maximum number of log densities to evaluate: beyond it, a subset of the rows is used."""
 _LARGEST_ORDER = 200
 _FINEST = 160
-"""Nodes of the rule with which others are compared, where one latent needs nodes."""
+"""The number of nodes of the reference rule, where one latent needs nodes."""
 
 
 def estimate_error(result: Result) -> QuadratureError | NotEstimated:
-    """The error of the nodes in a result, at the same sites.
+    """Estimate the quadrature error of a result, at its sites.
 
-    The energy of power EP and of VI does not change with the sites, to first order: the error of the integrals is that
-    of the energy. Where one latent needs nodes, the finer rule follows the density and is nearly exact; elsewhere
-    it has twice the nodes in each latent.
+    To first order, the energies of power EP and VI do not change with the sites, so the error of the integrals is the
+    error of the energy. Where one latent needs nodes, the finer rule follows the density and is nearly exact; elsewhere
+    it has twice the number of nodes per latent.
     """
     method = result.method
     declared = method.energy
@@ -131,14 +131,14 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
 
 @in_double
 def _rule_of(likelihood: Likelihood, cubature: Cubature | None, power: float | None) -> tuple[Cubature, int]:
-    """The rule that a method uses, and for how many latents."""
+    """The rule that a method uses, and its number of latents."""
     count = likelihood.num_latents
     nodes = place_nodes(likelihood, Gaussian(jnp.zeros(count), jnp.eye(count)), cubature, power is not None)
     return nodes.rule, len(nodes.split.others)
 
 
 def _finer(rule: Cubature, count: int) -> GaussHermite | Adaptive | None:
-    """A finer rule for so many latents, if there is one."""
+    """A finer rule for this number of latents, if there is one."""
     if count == 1 and not isinstance(rule, PointRule):
         return Adaptive(max(_FINEST, 4 * rule.count) if isinstance(rule, Adaptive) else _FINEST)
     if not isinstance(rule, (GaussHermite, Unscented)):
@@ -149,7 +149,7 @@ def _finer(rule: Cubature, count: int) -> GaussHermite | Adaptive | None:
 
 
 def rule_words(rule: Cubature) -> str:
-    """A rule as one writes it."""
+    """A rule as Python code."""
     number = getattr(rule, "order", getattr(rule, "count", ""))
     return f"{type(rule).__name__}({number})"
 
@@ -157,7 +157,7 @@ def rule_words(rule: Cubature) -> str:
 @in_double
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | None, rows: Rows) -> Float[Array, " N"]:
-    """The error of every row's share of the energy: of the VFE, or of power EP's energy."""
+    """The error of every row's contribution to the energy: the VFE, or the power EP energy."""
 
     def row(likelihood, y, observed, marginal, site, residual_covariance):
         if power is None:
@@ -198,7 +198,7 @@ def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power
 @in_double
 @functools.partial(jax.jit, static_argnums=1)
 def _moves(method: Method, finer: Cubature, rows: Rows) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """How far every row's own update by the finer rule would move its mean and the precision of its site."""
+    """The changes of every row's mean and site precision by its own update with the finer rule."""
     by_finer = Method(method.target, method.curvature, None, finer)
     count = rows.likelihood.num_latents
 
@@ -207,7 +207,7 @@ def _moves(method: Method, finer: Cubature, rows: Rows) -> tuple[Float[Array, " 
             expansion, _ = evaluate(method, likelihood, y, observed, marginal, site, residual_covariance)
             return propose(method, expansion, observed, site, None, jnp.zeros(()))[0]
 
-        # Relative to the method's own proposal: the rest of its residual is not an error of the nodes.
+        # Relative to the method's own proposal: the rest of the residual is not quadrature error.
         gap = residual(marginal, proposal(method), proposal(by_finer))
         return jnp.max(jnp.abs(gap[:count])), jnp.max(jnp.abs(gap[count:]))
 

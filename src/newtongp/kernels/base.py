@@ -47,12 +47,12 @@ def whole_number(name: str, default: int, lower: int, upper: int | None = None) 
 
 
 def check_length(values: Any, name: str, dimension: int) -> None:
-    """Raise ValueError if a vector of hyperparameters has not one entry a column of x."""
+    """Raise ValueError if a vector of hyperparameters has not one entry per column of x."""
     shape = np.shape(values)
     if shape and shape[0] != dimension:
         raise ValueError(
             f"{name} has length {shape[0]}, but x has {dimension} column(s): "
-            f"give one {name} a column, or a single number for all of them"
+            f"give one {name} per column, or a single number for all of them"
         )
 
 

@@ -43,7 +43,7 @@ class Likelihood(eqx.Module):
     log_concave: ClassVar[Any] = False
     """True if log p(y | f) is concave in f for every y: then site precisions are PSD, and less can go wrong."""
     row_parameters: ClassVar[tuple[str, ...]] = ()
-    """Fields that may be given one value a row (an exposure, a number of trials)."""
+    """Fields that may be given one value per row (an exposure, a number of trials)."""
     linear_latents: ClassVar[Any] = ()
     """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
     log_prob_degree: ClassVar[int | None] = None
@@ -56,7 +56,7 @@ class Likelihood(eqx.Module):
     def partial_log_prob(self, y, seen, f) -> Any:
         """log p(those outputs of y that are seen | f), for likelihoods with several outputs that are not Gaussian.
 
-        `seen` has one truth value an output; `y` is 0 where it is false.
+        `seen` has one truth value per output; `y` is 0 where it is false.
         """
         raise NotImplementedError(_missing(self, "partial_log_prob"))
 
@@ -237,7 +237,7 @@ def row_axes(likelihood: Likelihood) -> Any:
 
 
 def rows_given(likelihood: Likelihood) -> dict[str, int]:
-    """The row parameters that were given one value a row, with the number of their rows."""
+    """The row parameters that were given one value per row, with the number of their rows."""
     given = {name: np.shape(likelihood.row_parameter(name)) for name in likelihood.row_parameters}
     return {name: shape[0] for name, shape in given.items() if shape}
 

@@ -451,7 +451,7 @@ def _matrix(value, name: str, meaning: str):
 def _mixing_weights(value, rows: int):
     mixing = _matrix(value, "mixing", "subbands x modulators")
     if mixing.shape[0] != rows:
-        raise ValueError(f"mixing must have one row a subband, {rows}, got shape {mixing.shape}")
+        raise ValueError(f"mixing must have one row per subband, {rows}, got shape {mixing.shape}")
     if not isinstance(mixing, Tracer) and np.any(mixing < 0.0):
         raise ValueError(f"mixing must not be negative, got {value!r}: give amounts of at least 0")
     return mixing

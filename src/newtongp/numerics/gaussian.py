@@ -22,7 +22,7 @@ else:
 
 
 class Gaussian(eqx.Module):
-    """A Gaussian, or one a row: `mean` (..., D) and `covariance` (..., D, D)."""
+    """A Gaussian, or one per row: `mean` (..., D) and `covariance` (..., D, D)."""
 
     mean: Float[Numbers, "*rows D"]
     covariance: Float[Numbers, "*rows D D"]
@@ -41,7 +41,7 @@ def add_covariance(gaussian: Gaussian, residual_covariance: Float[Numbers, "*row
 
 
 class Sites(eqx.Module):
-    """One factor a row, t(f) = exp(λᵀf − ½ fᵀΛf): `linear` λ (..., D) and `precision` Λ (..., D, D).
+    """One factor per row, t(f) = exp(λᵀf − ½ fᵀΛf): `linear` λ (..., D) and `precision` Λ (..., D, D).
 
     >>> Sites.constant(3, 1, 0.01).precision.shape
     (3, 1, 1)

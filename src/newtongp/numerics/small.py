@@ -24,7 +24,7 @@ def outer(a: Float[Array, " D"], b: Float[Array, " E"]) -> Float[Array, "D E"]:
     return a[:, None] * b[None, :]
 
 
-# Small matrices, one a row --------------------------------------------------------------------
+# Small matrices, one per row --------------------------------------------------------------------
 
 
 def small_pivots_and_root(
@@ -152,7 +152,7 @@ def small_solve(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Flo
 def _eliminate(matrix: Float[Array, "D D"], right: Float[Array, "D K"]) -> tuple[Float[Array, "D K"], Float[Array, ""]]:
     """A⁻¹ right and the sign of det A, by elimination with partial pivoting.
 
-    Written out, and not left to LAPACK: where matrices come one a row of data, JAX spreads its calls over threads that
+    Written out, and not left to LAPACK: for one matrix per row of data, JAX spreads its calls over threads that
     wait for each other, and with few cores two such calls at a time can wait forever.
     """
     size = matrix.shape[0]

@@ -59,10 +59,11 @@ class Gamma(eqx.Module):
 
 
 class Plausible(eqx.Module):
-    """Where the data may decide alone: flat between two positive numbers, and falling with the log beyond them.
+    """A weak prior: flat between two positive numbers, and decreasing with the logarithm outside.
 
-    This is the default for what data cannot always decide, such as a lengthscale far larger than the range of x. `fit`
-    keeps it only where the data do not: an optimum beyond the range that has a curvature of its own is not moved.
+    This is the default for parameters that data do not always determine, such as a lengthscale far larger than the
+    range of x. `fit` drops it if the data determine the value: an optimum outside the range that has a curvature of its
+    own is not moved.
 
     >>> bool(Plausible(0.1, 10.0)(1.0) == 0.0), round(float(Plausible(0.1, 1.0)(jnp.e)), 6)
     (True, -0.5)

@@ -15,7 +15,7 @@ from ..numerics.linalg import psd_root
 
 
 class Conditioned(eqx.Module):
-    """q(f) ∝ p(f) ∏ tₙ(fₙ), as far as inference needs it: one marginal a row and three numbers."""
+    """q(f) ∝ p(f) ∏ tₙ(fₙ), as far as inference needs it: one marginal per row and three numbers."""
 
     marginals: Gaussian
     distance: Float[Array, ""]
@@ -108,7 +108,7 @@ class Posterior(eqx.Module):
 
 
 def over_pairs(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:
-    """One matrix a latent, of independent latents, as one matrix over (row, latent) pairs."""
+    """One matrix per latent, of independent latents, as one matrix over (row, latent) pairs."""
     latents, rows, columns = gram.shape
     if latents == 1:
         return gram[0]

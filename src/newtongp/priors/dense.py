@@ -89,7 +89,7 @@ class GP(Prior):
 
 
 class DenseWorkspace(Workspace):
-    """What depends on the inputs alone: x, the prior mean (N, D) and one gram matrix a latent (D, N, N)."""
+    """What depends on the inputs alone: x, the prior mean (N, D) and one gram matrix per latent (D, N, N)."""
 
     x: Float[Array, "N P"]
     mean: Float[Array, "N D"]

@@ -23,12 +23,12 @@ _ROUNDS = 20
 
 
 def read_inducing(given: Any, latents: int) -> tuple[Any, ...]:
-    """One (M, P) array for all latents, or one a latent."""
+    """One (M, P) array for all latents, or one per latent."""
     if not _one_a_latent(given, latents):
         return (_read(given, "inducing"),)
     if len(given) != latents:
         raise ValueError(
-            f"inducing must be one array for all latents, or a list with one a latent, got {len(given)} array(s) for "
+            f"inducing must be one array for all latents, or a list with one per latent, got {len(given)} array(s) for "
             f"{latents} latent(s)"
         )
     arrays = tuple(_read(each, f"inducing[{d}]") for d, each in enumerate(given))
@@ -59,7 +59,7 @@ def _read(given: Any, name: str) -> Any:
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or array.size == 0:
         raise ValueError(
-            f"{name} must be a number of inducing inputs, or an array with one a row and the columns of x, got "
+            f"{name} must be a number of inducing inputs, or an array with one per row and the columns of x, got "
             f"shape {array.shape}"
         )
     if not np.all(np.isfinite(array)):

@@ -28,8 +28,8 @@ from .base import Conditioned, Posterior, Prior, Workspace
 class LinearModel(Prior):
     """A linear model with Gaussian weights: x is the design matrix, and fₙ = xₙᵀw with w ~ N(mean, prior_covariance).
 
-    `prior_covariance` is a number (the variance of every weight), a vector of variances, one a column of x, or a
-    positive semi-definite matrix; `mean` is a number, a vector, or one vector a latent, zero by default. With
+    `prior_covariance` is a number (the variance of every weight), a vector of variances, one per column of x, or a
+    positive semi-definite matrix; `mean` is a number, a vector, or one vector per latent, zero by default. With
     several latents each has weights of its own, with the same prior covariance. There is no intercept unless x has a
     column of ones.
 
@@ -61,14 +61,14 @@ class LinearModel(Prior):
         self.mean = None if mean is None else parameter(mean, "mean", max_ndim=2)
         if np.ndim(self.mean) == 2 and self.mean.shape[0] != self.latents:
             raise ValueError(
-                f"mean must be a number, one value a weight, or one row a latent, got shape {self.mean.shape} for "
+                f"mean must be a number, one value per weight, or one row per latent, got shape {self.mean.shape} for "
                 f"{self.latents} latent(s)"
             )
         given = self._weights_given()
         if len(set(given.values())) > 1:
             raise ValueError(
                 f"prior_covariance is for {given['prior_covariance']} weight(s), but mean is for {given['mean']}: "
-                "give both one value a column of x"
+                "give both one value per column of x"
             )
 
     def _weights_given(self) -> dict[str, int]:
@@ -85,7 +85,7 @@ class LinearModel(Prior):
             if weights != x.shape[1]:
                 raise ValueError(
                     f"{name} is for {weights} weight(s), but x has {x.shape[1]} column(s): x is the design matrix, "
-                    "with one column a weight"
+                    "with one column per weight"
                 )
 
     memory_remedy: ClassVar[str] = "use fewer columns"
@@ -134,7 +134,7 @@ def _covariance(value: Any) -> Any:
     if array.shape[0] != array.shape[1]:
         raise ValueError(
             f"prior_covariance must be a number, a vector or a square matrix, got shape {array.shape}: give one row "
-            "and one column a weight"
+            "and one column per weight"
         )
     return checked_covariance(array, "prior_covariance")
 
@@ -260,6 +260,6 @@ class LinearPosterior(Posterior):
         if x.shape[1] != half.shape[2]:
             raise ValueError(
                 f"design matrices must have as many columns as each other, got {half.shape[2]} and {x.shape[1]}: give "
-                "one column a weight"
+                "one column per weight"
             )
         return half, jnp.asarray(self.weights.mean).reshape(half.shape[1:])

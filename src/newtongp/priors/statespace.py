@@ -1,4 +1,4 @@
-"""Linear Gaussian state space models given by their matrices: one state a step, with a transition in between."""
+"""Linear Gaussian state space models given by their matrices: one state per step, with a transition in between."""
 
 import functools
 from typing import Any, ClassVar
@@ -374,7 +374,7 @@ def _matrices(value: Any, name: str, vector: bool = False) -> Any:
     if vector and array.ndim == 1:
         array = array[None, :]
     if array.ndim not in (2, 3) or 0 in array.shape:
-        raise ValueError(f"{name} must be a matrix, or one a step, got shape {array.shape}")
+        raise ValueError(f"{name} must be a matrix, or one per step, got shape {array.shape}")
     return array
 
 

@@ -1,4 +1,4 @@
-"""Which classes a file may name: newtongp's own, and those that a user gives."""
+"""The classes that a file may name: newtongp's own, and those that a user passes."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from ..results.result import History, Result
 
 PACKAGE = __name__.partition(".")[0]
 YOURS = "user"
-"""In the key of a class, in place of the part of newtongp that it is from."""
+"""The first part of the keys of custom classes."""
 
 _CLASSES = {
     "kernels.base": ("kernels", "Active Constant Product Scaled Sum"),
@@ -64,17 +64,17 @@ _CLASSES = {
     "results.result": ("results", "History Result"),
     "results.status": ("results", "Status"),
 }
-"""For each module the first part of its keys and its classes that files may hold.
+"""For each module, the first part of its keys and the classes that can be saved.
 
-Keys are what files have in place of classes, such as "priors.GP". They stay as they are when a class moves to another
-module: change the module here, and never the key.
+Files refer to classes by key, such as "priors.GP". Keys do not change when a class moves to another module: change the
+module here, and never the key.
 """
 
 _MODULES = {f"{part}.{name}": module for module, (part, *names) in _CLASSES.items() for name in " ".join(names).split()}
 
 
 def key_of(cls: type) -> str | None:
-    """The key of a class; None if files hold no objects of it.
+    """The key of a class; None if its objects cannot be saved.
 
     >>> from newtongp import GP
     >>> key_of(GP)
@@ -90,7 +90,7 @@ def key_of(cls: type) -> str | None:
 
 @functools.cache
 def class_of(key: str) -> type | None:
-    """The class of newtongp's own that has this key, if there is one."""
+    """The newtongp class with this key, if there is one."""
     if key not in _MODULES:
         return None
     return getattr(importlib.import_module(f"{PACKAGE}.{_MODULES[key]}"), key.partition(".")[2])
@@ -108,12 +108,12 @@ def replacement_of(key: str) -> Any:
 
 
 def known_classes() -> dict[str, Any]:
-    """All classes of newtongp's own that files may hold, by their keys."""
+    """All newtongp classes that can be saved, by key."""
     return {key: class_of(key) for key in _MODULES}
 
 
 def is_record(cls: type) -> bool:
-    """Whether objects of a class are what their fields are."""
+    """Whether objects of a class are determined by their fields."""
     return dataclasses.is_dataclass(cls) or is_named_tuple(cls) or issubclass(cls, (Result, History))
 
 
@@ -123,7 +123,7 @@ def is_named_tuple(cls: type) -> bool:
 
 
 def by_name(classes: Iterable[Any]) -> dict[str, Any]:
-    """What a user gave as `classes`."""
+    """The user's `classes`, by name."""
     if isinstance(classes, (str, type)) or not isinstance(classes, Iterable):
         raise ValueError(f"classes must be a list of classes, as in classes=[MyLikelihood], got {classes!r}")
     found: dict[str, Any] = {}
