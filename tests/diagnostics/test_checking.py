@@ -195,7 +195,7 @@ def test_calibration_says_what_it_lacks(result):
         result.calibration().covered(95)
     with pytest.raises(ValueError, match="bins must be an integer"):
         result.calibration().histogram(0)
-    with pytest.raises(ValueError, match="key must be one JAX key"):
+    with pytest.raises(ValueError, match="key must be a JAX key"):
         result.calibration(key="seed")
     plain = ng.infer(ng.Model(MODEL.prior, OnlyDensity()), X, Y)
     with pytest.raises(ValueError, match="OnlyDensity has no `cdf`"):
@@ -304,20 +304,20 @@ def test_folds_may_be_time_stamps_of_any_unit(unit, by_blocks):
     [
         ({"folds": 1}, "folds must be at least 2 and at most the number of observed rows, 19, got 1"),
         ({"folds": 20}, "got 20"),
-        ({"folds": LABELS[:5]}, r"folds must be an integer, or one label a row: 20 .*\(5,\)"),
-        ({"folds": 2.5}, "folds must be an integer, or one label a row"),
+        ({"folds": LABELS[:5]}, r"folds must be an integer, or one label per row: 20 .*\(5,\)"),
+        ({"folds": 2.5}, "folds must be an integer, or one label per row"),
         ({"folds": np.where(X < 5.0, np.nan, 1.0)}, "folds must have a label for every row, but row 0 is NaN"),
         ({"folds": np.array(["NaT", *["2020-01-01"] * 19], dtype="M8[D]")}, "label for every row, but row 0 is NaT"),
         ({"folds": np.array(["a", *[None] * 19], dtype=object)}, "label for every row, but row 1 is None"),
         ({"folds": np.zeros(20)}, r"folds must have at least two labels .* got \[0.0\]"),
-        ({"key": 1.5}, "key must be one JAX key"),
+        ({"key": 1.5}, "key must be a JAX key"),
         ({"learn": 3}, "learn must be a function of a model, x and y"),
         ({"learn": lambda *_: None}, "learn must return a Result, as infer does, got None"),
         ({"learn": ng.infer, "method": ng.Newton()}, "learn takes the place of infer, so method is not used"),
         ({"learn": ng.infer, "tol": 1e-3}, "so tol is not used"),
         ({"sites": ng.Sites.constant(20, 1, 0.0)}, "sites belong to all rows"),
         ({"model": "GP"}, "model must be a Model"),
-        ({"y": Y[:3]}, "x and y must have as many rows"),
+        ({"y": Y[:3]}, "x and y must have the same number of rows"),
     ],
 )
 def test_cross_validation_refuses_what_it_cannot_do(changed, message):
@@ -436,7 +436,7 @@ def test_a_model_that_calls_a_row_impossible_is_last(by_blocks):
     assert last["log_density"] == last["difference"] == -np.inf and last["improper"] == 0
     assert np.isnan(last["standard_error"]) and np.isnan(last["difference_error"])
     text = " ".join(str(found).split())
-    assert "calls a row impossible" in text and "nan" not in text and "improper" not in text
+    assert "an observed row is impossible" in text and "nan" not in text and "improper" not in text
     both = ng.compare([wrong, with_densities(by_blocks, 5, -np.inf)])
     assert both.best == "model 0" and np.isnan(both.entries[1]["difference"])
 

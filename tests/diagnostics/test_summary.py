@@ -65,7 +65,7 @@ def test_a_good_result_has_its_facts_and_no_warnings(result):
     assert [entry["treatment"] for entry in facts["parameters"]] == ["given"] * 3
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
     text = str(summary)
-    assert repr(summary) == text and "29 observed, 1 missing" in text and "Nothing that was looked at" in text
+    assert repr(summary) == text and "29 observed, 1 missing" in text and "No check gave a warning" in text
     assert max(map(len, text.splitlines())) <= 120
 
 

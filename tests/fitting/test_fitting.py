@@ -65,7 +65,7 @@ class Energy:
     def __init__(self, model, x, y, method, wishes=None):
         self.learned = choose(model, wishes)
         self.slots = tuple(each.slot for each in self.learned)
-        self.start = np.concatenate([each.unconstrained_start for each in self.learned])
+        self.start = np.concatenate([each.slot.constraint.unconstrain(each.start) for each in self.learned])
         self.method, self.step = check_choices(model, method, None)
         self.bound = in_double(lambda: objective.BoundModel.of(Setup(model, x, y)))()
         rows, latents = len(x), model.prior.num_latents
@@ -353,7 +353,7 @@ def test_nothing_to_learn_is_inference():
         ({"max_steps": -1}, "max_steps must be an integer of at least 0, got -1"),
         ({"tol": 0.0}, "tol must be greater than 0"),
         ({"restarts": 1.5}, "restarts must be an integer"),
-        ({"key": "today"}, "key must be one JAX key"),
+        ({"key": "today"}, "key must be a JAX key"),
     ],
 )
 def test_bad_wishes_are_refused(arguments, message):
@@ -446,10 +446,21 @@ def test_fewer_steps_do_not_shorten_a_checkpoint(tmp_path):
 def test_the_mark_of_a_checkpoint_knows_functions_and_no_addresses():
     def marked(source):
         """Of a function that is made anew, as in another process."""
-        return checkpoint.fingerprint(ng.GP(ng.kernels.RBF(), mean=eval(source)), [], [])
+        return checkpoint.fingerprint(ng.GP(ng.kernels.RBF(), mean=eval(source, globals(), names)), [], [])
+
+    def first(x):
+        return x[0]
+
+    def twice(x):
+        return 2.0 * x[0]
+
+    names = {"first": first, "twice": twice}
 
     assert marked("lambda x: x[0]") == marked("lambda x: x[0]")
-    assert marked("lambda x: x[0]") != marked("lambda x: 2.0 * x[0]")
+    # A body that was rewritten is not noticed; other defaults and other values that are closed over are.
+    assert marked("lambda x: x[0]") == marked("lambda x: 2.0 * x[0]")
+    assert marked("lambda x, a=1.0: a * x[0]") != marked("lambda x, a=2.0: a * x[0]")
+    assert marked("first") != marked("twice")
     assert marked("(lambda a: lambda x: a * x[0])(1.0)") != marked("(lambda a: lambda x: a * x[0])(2.0)")
     long = "(lambda a: lambda x: a[0] * x[0])(np.arange(5000) == {})"
     assert marked(long.format(2500)) != marked(long.format(2501))

@@ -247,7 +247,7 @@ def test_power_ep_two_latents_row_parameters_and_inducing_inputs():
         ({"method": ng.FirstOrderVI()}, "use VI"),
         ({"step": ng.Damped()}, "in batches the step is Constant"),
         ({"which": ng.Model(ng.GP(kernels.RBF()), "poisson")}, "SparseGP, got GP"),
-        ({"x": iter([]), "y": None}, "an iterator allows only once"),
+        ({"x": iter([]), "y": None}, "an iterator allows it only once"),
     ],
 )
 def test_bad_input_is_explained(options, says):

@@ -301,7 +301,10 @@ def test_finite_derivatives_far_out(name):
         ),
         (lambda: lk.RegressionNetwork(2, 1, [1.0, -1.0]), "covariance must be greater than 0"),
         (lambda: lk.RegressionNetwork(2, 1, [[1.0, 2.0], [2.0, 1.0]]), "positive definite, but .* eigenvalue is -1"),
-        (lambda: lk.RegressionNetwork(2, 1, [[1.0, 0.5], [0.2, 1.0]]), r"symmetric, but entry \(0, 1\) is 0.5"),
+        (
+            lambda: lk.RegressionNetwork(2, 1, [[1.0, 0.5], [0.2, 1.0]]),
+            r"symmetric, but entries \(0, 1\) and \(1, 0\) are 0.5 and 0.2",
+        ),
         (lambda: lk.RegressionNetwork(2, 1, 1.0, [1.0, 2.0]), r"weight_offset must be a number or a matrix of shape"),
         (lambda: lk.MultivariateGaussian("wide"), "covariance must be a number"),
         (lambda: lk.MultivariateGaussian(np.ones((2, 2))), "covariance must be positive definite"),

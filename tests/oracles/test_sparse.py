@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp.methods.energy import row_energy
+from newtongp.methods.energy import VariationalFreeEnergy
 from newtongp.priors.sparse import SparseInputs
 
 DATA = Path(__file__).parent / "data" / "sparse"
@@ -125,7 +125,7 @@ def test_gradients_agree_with_other_software(name):
         conditioned = workspace.marginals(jax.tree.map(jnp.asarray, result.sites))
 
         def row(*row):
-            return row_energy("vfe", 1.0, likelihood, *row[:3], NODES_100, row[3]).value
+            return VariationalFreeEnergy().row(likelihood, *row[:3], NODES_100, row[3]).value
 
         rows = jax.vmap(row)(y, conditioned.marginals, result.sites, conditioned.residual_covariance)
         return jnp.sum(rows) + 0.5 * (conditioned.distance + conditioned.log_det)

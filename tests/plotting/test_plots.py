@@ -263,7 +263,7 @@ def test_a_grid_of_chunked_data_says_where_other_columns_are_held(classified):
     curve = line(chunked.plot(grid=grid[::-1], levels=0.9).axes[0], "P(y = 1)")
     np.testing.assert_array_equal(curve.get_xdata(), GRID)
     np.testing.assert_allclose(curve.get_ydata(), classified.predict(grid).mean)
-    with pytest.raises(ValueError, match=r"grid must vary in one column where the data was read in chunks, .* in 2: "):
+    with pytest.raises(ValueError, match=r"grid must vary in one column if the data was read in chunks, .* in 2: "):
         chunked.plot(grid=PLANE)
 
 
@@ -315,7 +315,7 @@ def test_a_plot_refuses_what_it_cannot_draw(counts):
         counts.plot(levels=(95,))
     chunked = object.__new__(ng.Result)
     chunked.__dict__.update({**counts.__dict__, "data": None})
-    with pytest.raises(ValueError, match="grid is needed where the data was read in chunks"):
+    with pytest.raises(ValueError, match="grid is needed if the data was read in chunks"):
         chunked.plot()
     np.testing.assert_allclose(
         line(chunked.plot(grid=GRID).axes[0], "mean of y").get_ydata(), counts.predict(GRID).mean

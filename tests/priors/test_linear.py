@@ -510,7 +510,7 @@ CONSTRUCTIONS = {
     "mean of other length": (lambda: LinearModel([1.0, 2.0], mean=[1.0]), "2 weight(s)", "mean is for 1"),
     "means of other latents": (
         lambda: LinearModel(1.0, mean=np.ones((2, 3))),
-        "one row a latent",
+        "one row per latent",
         "(2, 3)",
         "1 latent",
     ),
@@ -536,7 +536,9 @@ def test_bad_parts_are_refused(case):
     ],
 )
 def test_x_must_have_a_column_a_weight(prior, fragment):
-    refuses(lambda: ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), X, np.ones(N)), fragment, "one column a weight")
+    refuses(
+        lambda: ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), X, np.ones(N)), fragment, "one column per weight"
+    )
 
 
 @pytest.mark.usefixtures("_as_users_run_it")
@@ -565,7 +567,7 @@ def test_a_summary_has_the_coefficients():
     np.testing.assert_allclose(np.transpose([entry["interval"] for entry in summary.coefficients]), interval, rtol=1e-8)
     for text in (str(summary), summary._repr_html_()):
         assert "95 % interval" in text and f"{mean[1]:.4g}" in text and "two" in text
-        assert "given the hyperparameters, which are taken as known" in text
+        assert "conditional on the hyperparameters" in text
     assert summary.as_dict()["coefficients"] == summary.coefficients
     assert [entry["name"] for entry in result.summary(checks=False).coefficients] == ["x[0]", "x[1]", "x[2]"]
     with pytest.raises(ValueError, match=r"names must have one name per column of x, 3, got 2"):
@@ -581,7 +583,7 @@ def test_coefficients_of_several_latents_and_of_learned_models_say_so():
     names = [entry["name"] for entry in two.summary(checks=False).coefficients]
     assert names == ["x[0], latent 0", "x[1], latent 0", "x[0], latent 1", "x[1], latent 1"]
     learned = ng.fit(ng.Model(ng.LinearModel(1.0), ng.likelihoods.Gaussian()), x, y, standard_errors=False)
-    assert "with the learned values plugged in as if they were known" in str(learned.summary(checks=False))
+    assert "conditional on the learned hyperparameters" in str(learned.summary(checks=False))
     other = ng.infer(ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian()), [0.0, 1.0], [0.0, 1.0])
     assert other.summary(checks=False).coefficients == []
     with pytest.raises(ValueError, match="names are for the coefficients of a LinearModel"):

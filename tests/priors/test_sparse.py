@@ -332,7 +332,7 @@ def test_repeated_inducing_inputs(name, method):
     result = ng.infer(model, X, COUNTS, METHODS[method], max_steps=300)
     plain = FEW if name != "more than rows" else np.unique(HARD[name])
     wanted = ng.infer(ng.Model(SparseGP(MATERN, plain), POISSON), X, COUNTS, METHODS[method], max_steps=300)
-    assert result.status.ok and result.posterior.jitter == 0.0
+    assert result.status.ok
     assert len(plain) <= result.posterior.rank[0] <= (len(plain) if name != "nearly the same" else len(HARD[name]))
     if name != "nearly the same":  # two inputs that are 1e-9 apart could tell of the slope there as well
         assert result.energy == pytest.approx(wanted.energy, abs=1e-6)

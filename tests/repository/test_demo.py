@@ -195,7 +195,7 @@ def test_a_plot_has_the_data_the_mean_and_a_band_for_each_level(counts):
     ("changed", "message"),
     [
         ({"levels": (0.5, 1.0)}, "levels must lie strictly between 0 and 1"),
-        ({"y": np.zeros(3)}, "x and y must have as many rows"),
+        ({"y": np.zeros(3)}, "x and y must have the same number of rows"),
         ({"grid": np.zeros((3, 2))}, "grid must be a vector"),
     ],
 )

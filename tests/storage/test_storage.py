@@ -427,16 +427,16 @@ def test_where_nothing_can_be_written(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"path (must be the name of a file|is in a folder that does not exist)"):
         counts().save(name)
-    with pytest.raises(ValueError, match="result must be what infer returns"):
+    with pytest.raises(ValueError, match="result must be a Result, as infer returns"):
         storage.save(3, "x.ngp")  # pyright: ignore
 
 
 def test_devices_are_not_replaced(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    with pytest.raises(ValueError, match="is none: choose another name"):
+    with pytest.raises(ValueError, match="is not: choose another name"):
         counts().save(pipe)
-    with pytest.raises(FileFormatError, match="it is no file"):
+    with pytest.raises(FileFormatError, match="it is not a file"):
         ng.load(pipe)
 
 
@@ -541,7 +541,7 @@ def test_a_forged_file_is_what_it_should_be(path):
 
 def test_foreign_files_are_refused(path, tmp_path, monkeypatch):
     monkeypatch.setenv("PAYLOAD", str(tmp_path / "run"))
-    foreign = "it is no file of newtongp's"
+    foreign = "it is not a newtongp file"
     for content in (b"", b"\x89PNG\r\n\x1a\n" + b"\0" * 100, b"\x89NG", b"{}", b"x" * 3000, pickle.dumps(Payload())):
         path.write_bytes(content)
         refused(path, foreign)
@@ -551,7 +551,7 @@ def test_foreign_files_are_refused(path, tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path / "up.zip", "w") as archive:
         archive.writestr("../header.json", json.dumps(header()))
     refused(tmp_path / "up.zip", foreign)
-    refused(tmp_path, "it is no file")
+    refused(tmp_path, "it is not a file")
     with pytest.raises(FileNotFoundError):
         ng.load(tmp_path / "nowhere.ngp")
 
@@ -562,12 +562,12 @@ def test_damaged_files_are_refused(path):
     rng = np.random.default_rng(0)
     for cut in [1, 8, 20, 33, *rng.integers(20, len(content), 30), len(content) - 1]:
         path.write_bytes(content[:cut])
-        refused(path, "damaged or not complete|no file of newtongp's")
+        refused(path, "damaged or incomplete|not a newtongp file")
     for at in [*range(0, 20), *rng.integers(20, len(content), 60), len(content) - 1]:
         path.write_bytes(content[:at] + bytes([content[at] ^ (1 << int(rng.integers(8)))]) + content[at + 1 :])
-        refused(path, "damaged or not complete|no file of newtongp's|version")
+        refused(path, "damaged or incomplete|not a newtongp file|version")
     path.write_bytes(content + b"\0")
-    refused(path, "damaged or not complete")
+    refused(path, "damaged or incomplete")
 
 
 def test_versions_and_kinds(path):
@@ -595,11 +595,11 @@ def test_lengths_of_headers(length, path):
         (["<f8", [2.0]], "declares an array as"),
         (["<f8", [1] * 40 + [2]], "declares an array as"),
         (["<f8", "2"], "declares an array as"),
-        (["|O", [2]], r"type '\|O', which is none for numbers or times"),
-        (["O", [2]], "none for numbers"),
-        (["|V8", [2]], "none for numbers"),
-        (["<U2", [2]], "none for numbers"),
-        (["<M8[eons]", [2]], "none for numbers"),
+        (["|O", [2]], r"type '\|O', which is not a type of numbers or times"),
+        (["O", [2]], "not a type of numbers"),
+        (["|V8", [2]], "not a type of numbers"),
+        (["<U2", [2]], "not a type of numbers"),
+        (["<M8[eons]", [2]], "not a type of numbers"),
         ([["<f8"], [2]], "declares an array as"),
         (["|b1", [16]], "neither true nor false"),
         (3, "declares an array as"),
@@ -613,7 +613,7 @@ def test_declared_arrays(array, message, path):
 
 def test_empty_arrays_with_endless_sides(path):
     forge(path, header({"array": 0}, [["<f8", [0, 2**40]]]))
-    refused(path, "larger than itself")
+    refused(path, "larger than the file")
 
 
 @pytest.mark.parametrize(
@@ -626,9 +626,9 @@ def test_empty_arrays_with_endless_sides(path):
         (b'{"kind": "result", "kind": "result"}', "occurs twice"),
         (b"[1, NaN]", "NaN is no number"),
         (b"[" + b"9" * 10_000 + b"]", "cannot be read"),
-        (b"[]", "has not the parts"),
-        (json.dumps(header(extra=1)).encode(), "has not the parts"),
-        (json.dumps(header(kind=3)).encode(), "has not the parts"),
+        (b"[]", "does not have the expected parts"),
+        (json.dumps(header(extra=1)).encode(), "does not have the expected parts"),
+        (json.dumps(header(kind=3)).encode(), "does not have the expected parts"),
     ],
     ids=lambda value: repr(value)[:20],
 )
@@ -647,7 +647,7 @@ def deep(levels):
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        (3, "it is no result|cannot be 3"),
+        (3, "it is not a result|cannot be 3"),
         ([1, 2], r"cannot be \[1, 2\]"),
         ({}, r"cannot be \{\}"),
         ({"tuple": [], "list": []}, "cannot be"),
@@ -681,7 +681,7 @@ def test_trees(tree, message, path):
 
 def test_what_is_no_result_is_not_loaded_as_one(path):
     write_file(path, "result", K.RBF())
-    refused(path, "it is no result, but RBF")
+    refused(path, "it is not a result, but RBF")
 
 
 def altered(path, change):
@@ -745,7 +745,7 @@ POISSON = {"object": "likelihoods.Poisson", "fields": {"link": "exp", "exposure"
         ),
         (put("model", "prior", "by_name", value=True), "has no name to be given by"),
         (put("method", "target", value=POWER), "alpha must be greater than 0 and at most 1"),
-        (put("status", "name", value="RUNNING"), "status must be one that inference ends with, not RUNNING"),
+        (put("status", "name", value="RUNNING"), "status must be final, not RUNNING"),
         (put("energy", value={"float": "nan"}), "energy must be finite, and is nan"),
         (put("residual", value=-1.0), "residual must be at least 0"),
         (put("steps", value=10**9), "steps cannot be 1000000000 with a history of"),

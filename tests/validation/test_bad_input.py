@@ -391,7 +391,7 @@ def test_quantiles_are_of_a_number_or_a_vector(p, shape, results):
     "key", [None, 1.5, "seed", True, 2**70, np.zeros(2), jnp.zeros(3), jax.random.split(jax.random.key(0))]
 )
 def test_a_key_is_one_key_or_a_seed(key, results):
-    refuses(lambda: results["poisson"].sample(key, X, 1), "key must be one JAX key", "integer seed", repr(key))
+    refuses(lambda: results["poisson"].sample(key, X, 1), "key must be a JAX key", "integer seed", repr(key))
 
 
 @pytest.mark.parametrize("start", [ng.infer, ng.iterate])
@@ -558,7 +558,7 @@ ARGUMENTS = {
     "hyperparameters of nothing": (lambda r: ng.hyperparameters(None), "model must be a Model", "None"),
     "hyperparameters of a result": (lambda r: ng.hyperparameters(r), "model must be a Model", "result.model"),
     "hyperparameters of a class": (lambda r: ng.hyperparameters(kernels.RBF), "model must be a Model"),
-    "key": (lambda r: infer(key="a"), "key must be one JAX key", "'a'", "write key=0"),
+    "key": (lambda r: infer(key="a"), "key must be a JAX key", "'a'", "write key=0"),
     "throw": (lambda r: infer(throw="no"), "throw must be True or False, got 'no'", "throw=False"),
     "throw of a fit": (lambda r: fit(throw="no"), "throw must be True or False"),
     "progress": (lambda r: infer(progress=None), "progress must be True or False, got None"),

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import newtongp as ng
-from newtongp.inputs.data import Clock, as_clock, read_data, read_inputs
+from newtongp.inputs.data import read_data, read_inputs
 from newtongp.priors.base import Prior
-from newtongp.validation.times import read_times
+from newtongp.validation.times import Clock, as_clock, read_times
 
 pytestmark = pytest.mark.versions
 
@@ -299,7 +299,7 @@ def test_bad_origins_are_refused(origin):
 def test_an_origin_needs_a_unit_and_a_clock_has_one():
     assert as_clock(None) is None
     refuses(lambda: as_clock(None, "2020-01-01"), "origin needs the unit", "'2020-01-01'")
-    refuses(lambda: as_clock(Clock("D"), "2020-01-01"), "already has its origin")
+    refuses(lambda: as_clock(Clock("D"), "2020-01-01"), "already has an origin")
 
 
 BAD_INPUTS = {
@@ -325,8 +325,8 @@ BAD_INPUTS = {
     "months": (np.array([1, 2], dtype="timedelta64[M]"), "months have no fixed length", "days"),
     "years in a list": ([np.timedelta64(1, "Y")], "years have no fixed length"),
     "durations without a unit": (np.array([1, 2], "timedelta64[D]").view("timedelta64"), "without a unit"),
-    "one stamp": (STAMPS[0], "one row a datum", "2024-02-28T06", "list"),
-    "one datetime": (PYTHON[0], "one row a datum", "list"),
+    "one stamp": (STAMPS[0], "one row per datum", "2024-02-28T06", "list"),
+    "one datetime": (PYTHON[0], "one row per datum", "list"),
     "no rows": (STAMPS[:0], "x has no rows"),
     "strings": (["2020-01-01", "2020-01-02"], "x must hold real numbers", "'2020-01-01'"),
     "periods": (pd.period_range("2020", periods=2, freq="D"), "Period", ".to_timestamp()"),
