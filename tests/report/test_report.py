@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp.report import report
+from newtongp.report import page as report
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 
@@ -130,6 +130,13 @@ def test_a_result_without_observations_reports_itself(tmp_path):
 @pytest.mark.parametrize("titles", [["Fold 2", "Fold"], ["a 3", "a", "a"], ["a", "a", "a 2"]])
 def test_numbered_titles_share_no_file(titles):
     assert len(set(report._file_names(titles))) == len(titles)
+
+
+def test_without_jinja2_the_error_says_what_to_install_and_nothing_is_written(tmp_path, counts, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r"reports need Jinja2: pip install 'newtongp\[plot\]'"):
+        report.write_report(tmp_path / "new", [report.Section("Counts", counts)])
+    assert not (tmp_path / "new").exists()
 
 
 def test_nothing_to_report_is_an_error(tmp_path):
