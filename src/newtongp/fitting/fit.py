@@ -471,7 +471,7 @@ def _set_up(model: Model, x: Any, y: Any) -> Setup:
         scales = scales_of(model, setup.data)
         unconstrained = choose(model, None)
         start = with_values(tuple(each.slot for each in unconstrained), model, guess(model, scales, unconstrained))
-        chosen = start.prior.place(setup.data.x).inputs.inducing
+        chosen = start.prior.layout(setup.data.x).inputs.inducing
         setup = Setup(Model(model.prior.with_inducing(chosen), model.likelihood), x, y)
     return setup
 
