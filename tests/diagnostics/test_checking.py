@@ -155,7 +155,7 @@ def test_calibration_shows_as_a_table(result):
 def test_a_calibration_without_rows_says_so(result):
     found = result.calibration(X[:3], np.full(3, np.nan))
     assert found.rows == 0 and repr(found) == "Calibration of no rows, new data: none is both observed and predictable"
-    assert "no rows: none is observed" in " ".join(str(found).split())
+    assert "no rows: none is both observed" in " ".join(str(found).split())
     for ask in (lambda: found.coverage, lambda: found.standard_errors, lambda: found.p_value, found.histogram):
         with pytest.raises(ValueError, match="calibration has no rows: none is both observed and predictable"):
             ask()
@@ -202,7 +202,7 @@ def test_calibration_says_what_it_lacks(result):
         plain.calibration()
     pair = likelihoods.MultivariateGaussian(np.eye(2))
     both = ng.prediction.Prediction(pair, ng.Gaussian(np.zeros((1, 2)), np.eye(2)[None]), None)
-    with pytest.raises(ValueError, match="one output, and MultivariateGaussian has 2"):
+    with pytest.raises(ValueError, match="one output, but MultivariateGaussian has 2"):
         around(both, ng.infer(MODEL, X, Y).data, np.ones(1, dtype=bool))
 
 
