@@ -5,8 +5,9 @@ reader is told to write is what was run.
 """
 
 import argparse
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -247,7 +248,17 @@ STORIES = (
 )
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo; the exit code is 0 if it succeeded."""
+    parser = argparse.ArgumentParser(description="Fit three data sets, and write a report with figures and tables.")
     parser.add_argument("--out", default="demo", metavar="DIR", help="where the folder report goes (default: demo)")
-    run(parser.parse_args().out)
+    try:
+        run(parser.parse_args(arguments).out)
+    except (ImportError, OSError, ValueError) as problem:
+        print(f"demo: {problem}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -86,7 +86,7 @@ class Fold(eqx.Module):
 @in_double
 def make_fold(case: Case, split: Split) -> Fold:
     """One split of a case study on the compiled loop's side."""
-    place = case.model.prior.place(split.x[:, None])
+    place = case.model.prior.layout(split.x[:, None])
     workspace = _prepare(case.model.prior, place.inputs)
     test = _part(case, split, split.test)
     # The published NLPD of partly removed outputs counts all rows, those without a test output as 0.

@@ -28,7 +28,7 @@ def prior_at(t: np.ndarray) -> tuple[Any, Any]:
     """Inputs as the prior wants them, and how to bring values a row into its order."""
     import newtongp as ng
 
-    place = ng.MarkovGP(ng.kernels.Matern32()).place(np.asarray(t)[:, None])
+    place = ng.MarkovGP(ng.kernels.Matern32()).layout(np.asarray(t)[:, None])
     rows = np.arange(len(t)) if place.rows is None else place.rows
     return place.inputs, rows
 
@@ -96,7 +96,7 @@ def smoother(task: dict) -> tuple[Measurements, dict]:
     if task["loops"] == "plain":
         use_plain_loops()
     kernel = make_kernel(family, variances, lengthscales)
-    place = ng.MarkovGP(kernel).place(data["t"][:, None])
+    place = ng.MarkovGP(kernel).layout(data["t"][:, None])
     rows = np.arange(len(data["t"])) if place.rows is None else place.rows
     y, noise = in_order(rows, data)
 

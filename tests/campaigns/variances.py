@@ -146,7 +146,7 @@ def faults_of(case: Draw) -> tuple[str, list[str]]:
     """Whether the posterior is proper, and everything that must not be."""
     with warnings.catch_warnings(), jax.enable_x64(True):
         warnings.simplefilter("ignore", ng.RoundingWarning)
-        place = case.prior.place(case.x)
+        place = case.prior.layout(case.x)
         rows = np.arange(ROWS) if place.rows is None else np.asarray(place.rows)
         there = rows >= 0
         sites = ng.Sites(

@@ -128,7 +128,7 @@ def test_sites_agree_step_by_step_where_they_are_indefinite():
 def conditioned(prior, precision, linear):
     """The prior's marginals for sites in the order of the rows."""
     with jax.enable_x64(True):
-        place = prior.place(X[:, None])
+        place = prior.layout(X[:, None])
         workspace = prior.prepare(jax.tree.map(jnp.asarray, place.inputs))
         rows = np.arange(N) if place.rows is None else place.rows
         held = (rows >= 0)[:, None]
@@ -228,7 +228,7 @@ def test_log_normaliser_and_its_gradient():
 
         def markov(logs, precision, tilt, pieces):
             prior = ng.MarkovGP(kernels.Matern32(*jnp.exp(logs)), pieces=pieces)
-            place = prior.place(np.sort(X)[:, None])
+            place = prior.layout(np.sort(X)[:, None])
             workspace = prior.prepare(jax.tree.map(jnp.asarray, place.inputs))
             rows = np.arange(N) if place.rows is None else place.rows
             return kalman.log_normaliser(workspace.chain, precision[rows, None, None], tilt[rows, None])

@@ -142,7 +142,16 @@ def test_version(capsys):
 
 def test_no_command_prints_the_help(capsys):
     assert cli.main([]) == 2
-    assert "demo" in capsys.readouterr().out
+    assert "show" in capsys.readouterr().out
+
+
+def test_a_saved_result_is_shown(tmp_path, capsys):
+    model = ng.Model(ng.GP(ng.kernels.Matern32()), "poisson")
+    ng.infer(model, [0.0, 1.0, 2.0, 3.0], [1, 0, 3, 2]).save(tmp_path / "counts.ngp")
+    assert cli.main(["show", str(tmp_path / "counts.ngp")]) == 0
+    assert "GP(Matern32) with Poisson" in capsys.readouterr().out
+    assert cli.main(["show", str(tmp_path / "nothing.ngp")]) == 1
+    assert capsys.readouterr().err.startswith("newtongp: ")
 
 
 @pytest.mark.slow
@@ -160,15 +169,15 @@ def test_without_matplotlib_the_demo_says_what_to_install(tmp_path, monkeypatch,
         return real_import(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", no_matplotlib)
-    assert cli.main(["demo", "--out", str(tmp_path / "out")]) == 1
+    assert demo.main(["--out", str(tmp_path / "out")]) == 1
     assert "pip install 'newtongp[plot]'" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_one_line_of_error(tmp_path, capsys):
     (tmp_path / "file").write_text("not a folder")
-    assert cli.main(["demo", "--out", str(tmp_path / "file")]) == 1
-    assert capsys.readouterr().err.startswith("newtongp: ")
+    assert demo.main(["--out", str(tmp_path / "file")]) == 1
+    assert capsys.readouterr().err.startswith("demo: ")
 
 
 @pytest.fixture(scope="module")
@@ -257,6 +266,6 @@ def test_a_plot_of_the_rate_refuses_what_it_cannot_draw(stamped):
             return -((y - f[0] * f[1]) ** 2)
 
     two = SimpleNamespace(model=SimpleNamespace(likelihood=Pair()))
-    with pytest.raises(ValueError, match="one latent and one output, and Pair has 2 and 1"):
+    with pytest.raises(ValueError, match="one latent and one output, but Pair has 2 and 1"):
         plotting.plot_conditional_mean(two, x)
     pyplot.close("all")

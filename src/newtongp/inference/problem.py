@@ -5,6 +5,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
@@ -56,12 +57,14 @@ class Order:
         """One entry per row → one per position; those without a row get `fill`, or the first row's."""
         if self._rows is None:
             return array
-        moved = array[np.maximum(self._rows, 0)]
+        # Both may be traced, in `solve`.
+        on_host = isinstance(array, np.ndarray) and isinstance(self._rows, np.ndarray)
+        arrays, array = (np, array) if on_host else (jnp, jnp.asarray(array))
+        moved = array[arrays.maximum(self._rows, 0)]
         if fill is None:
             return moved
         empty = (self._rows < 0).reshape((-1,) + (1,) * (moved.ndim - 1))
-        where = np.where if isinstance(moved, np.ndarray) else jax.numpy.where
-        return where(empty, fill, moved)
+        return arrays.where(empty, fill, moved)
 
     def sites(self, sites: Sites) -> Sites:
         """Sites of the rows → of the positions; zero where there is no row."""

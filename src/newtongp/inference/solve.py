@@ -5,6 +5,9 @@ fixed point s = F(θ, s) of the sites, by the implicit function theorem: ds = (I
 is differentiated.
 """
 
+import dataclasses
+import types
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -144,13 +147,25 @@ def _require_double() -> None:
 
 def _check_closures(model: Model) -> None:
     """Raise ValueError if a function in the model closes over traced values, which derivatives would not reach."""
-    for leaf in jax.tree.leaves(model):
-        cells = getattr(leaf, "__closure__", None) or ()
+    for function in _functions(model):
+        cells = function.__closure__ or ()
         if any(isinstance(part, jax.core.Tracer) for cell in cells for part in jax.tree.leaves(cell.cell_contents)):
             raise ValueError(
-                f"{getattr(leaf, '__qualname__', leaf)} in the model closes over values that JAX traces, and their "
-                "derivatives would be lost: make it a callable equinox.Module with these values as fields"
+                f"{function.__qualname__} in the model closes over values that JAX traces, and their derivatives would "
+                "be lost: write a subclass of newtongp.means.Mean, or the like, with these values as fields"
             )
+
+
+def _functions(tree: Any) -> Iterator[types.FunctionType]:
+    """All functions in the fields of a model, static ones included."""
+    if isinstance(tree, types.FunctionType):
+        yield tree
+    elif isinstance(tree, eqx.Module):
+        for field in dataclasses.fields(tree):
+            yield from _functions(getattr(tree, field.name, None))
+    elif isinstance(tree, (list, tuple)):
+        for part in tree:
+            yield from _functions(part)
 
 
 # Data -----------------------------------------------------------------------------------------------------------------
@@ -252,6 +267,11 @@ def _derivative(primals, tangents):
     _check_differentiable(method)
     numbers, rest = eqx.partition(bound, _is_real)
     numbers = jax.tree.map(jnp.asarray, numbers)
+    undefined = jnp.zeros(())
+    if bound.likelihood.support.integer and moved.y is not None:
+        # There is no derivative in a discrete y, whatever its density as a function of real numbers is.
+        undefined = jnp.nan * jnp.sum(moved.y)
+        moved = eqx.tree_at(lambda bound: bound.y, moved, None)
     moved = jax.tree.map(_or_zero, numbers, moved, is_leaf=lambda leaf: leaf is None)
 
     def outcome(numbers: Any, sites: Sites) -> tuple[Sites, Gaussian, Any]:
@@ -276,9 +296,7 @@ def _derivative(primals, tangents):
     _, marginals, energy = along(moved, sites)
     # Only a fixed point has these derivatives: anything else would be wrong without a word.
     mark = jnp.where(found.status == Status.CONVERGED.value, 1.0, jnp.nan)
-    if bound.likelihood.support.integer and tangents[0].y is not None:
-        mark = mark * jnp.nan
-    sites, marginals, energy = jax.tree.map(lambda leaf: mark * leaf, (sites, marginals, energy))
+    sites, marginals, energy = jax.tree.map(lambda leaf: mark * leaf + undefined, (sites, marginals, energy))
     return found, _Found(sites, marginals, energy, jnp.zeros_like(found.residual), None, None)
 
 

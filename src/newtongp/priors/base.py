@@ -142,7 +142,7 @@ class Prior(eqx.Module):
         """About how many bytes inference at these inputs takes; 0 for a prior that does not say."""
         return 0.0
 
-    def layout(self, x: np.ndarray) -> Layout:
+    def layout(self, x: Any) -> Layout:
         """Where each row of the data goes, decided before anything is traced."""
         return Layout(x, None)
 

@@ -73,7 +73,7 @@ class MarkovGP(TemporalPrior):
         for kernel in latent_kernels(self.kernel):
             kernel.check_values(x)
 
-    def layout(self, x: np.ndarray) -> Layout:
+    def layout(self, x: Any) -> Layout:
         count = x.shape[0]
         order = np.argsort(x[:, 0], kind="stable")
         process = _process(self.kernel)

@@ -113,7 +113,7 @@ class SparseGP(Prior):
         chosen = inducing[:1] if all(each is inducing[0] for each in inducing) else inducing
         return SparseGP(self.kernel, list(chosen), self.mean, self.selection, self.seed, self.storage)
 
-    def layout(self, x: np.ndarray) -> Layout:
+    def layout(self, x: Any) -> Layout:
         if self.storage == "tied":
             raise ValueError(
                 'this needs the sites of single rows, which storage="tied" does not keep: use storage="full"'

@@ -145,7 +145,7 @@ class StateSpaceModel(TemporalPrior):
                 f"x has step {largest}, and every step from 0 costs time and memory: number the steps from 0 on"
             )
 
-    def layout(self, x: np.ndarray) -> Layout:
+    def layout(self, x: Any) -> Layout:
         length = max(x.shape[0], int(np.max(x)) + 1)
         return self.layout_in(
             x, self.pieces or kalman.choose_pieces(length, self.transition.shape[-1], self.num_latents)
