@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float
 
 from newtongp.likelihoods.base import Likelihood, row_covariance, row_log_prob
 from newtongp.methods.curvature import Curvature, QuasiNewton, QuasiNewtonState
+from newtongp.methods.energy import PowerEPEnergy
 from newtongp.methods.expectation import log_expected_density, tilted_expectations
 from newtongp.methods.linearisation import linearise
 from newtongp.methods.local_expansion import LocalExpansion
@@ -75,7 +76,7 @@ class PowerDensityAtNodes(Target):
     """
 
     name = "power_ep"
-    energy = "pep"
+    energy = PowerEPEnergy
     alpha: float = eqx.field(static=True)
     floor: float = eqx.field(static=True, default=0.0)
 

@@ -21,12 +21,13 @@ from newtongp.likelihoods.base import Likelihood, over_rows, row_axes, row_log_p
 from newtongp.likelihoods.partial import PartlyObserved
 from newtongp.methods import first_order
 from newtongp.methods.curvature import rows_of
-from newtongp.methods.energy import row_energy
+from newtongp.methods.energy import VariationalFreeEnergy
 from newtongp.methods.expectation import log_expected_density
 from newtongp.methods.rule import residual
 from newtongp.numerics.cubature import Cubature, nodes_and_weights
 from newtongp.numerics.gaussian import Gaussian, Sites, cavity, interpolate, relative_log_expected_site_power
 from newtongp.numerics.small import symmetrise
+from newtongp.numerics.trees import select
 from newtongp.priors.base import Conditioned, Workspace
 from newtongp.results.status import Status
 
@@ -131,7 +132,7 @@ class Loss(eqx.Module):
         if self.kind == "newton":
             return -row_log_prob(likelihood, y, marginal.mean) - 0.5 * jnp.sum(site.precision * marginal.covariance)
         if self.kind == "vfe":
-            return row_energy("vfe", 1.0, likelihood, y, marginal, site, self.cubature).value
+            return VariationalFreeEnergy().row(likelihood, y, marginal, site, self.cubature).value
         marginal = jittered(marginal, self.jitter)
         without = cavity(marginal, site, self.power)
         log_t = relative_log_expected_site_power(without, marginal, site, self.power)
@@ -259,10 +260,6 @@ def _everywhere(fold: Fold, sites: Sites) -> Sites:
     return Sites(linear, precision)
 
 
-def _choose(condition: Bool[Array, ""], yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
-
-
 def _all_finite(tree: Any) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
@@ -271,7 +268,7 @@ def _iterate(fold: Fold, scheme: Scheme, point: Point) -> Point:
     """One iteration; the first time round, a look at the start."""
     first = point.steps < 0
     update = scheme.update(fold, point)
-    sites, memory = _choose(first, (point.sites, point.memory), (update.sites, update.memory))
+    sites, memory = select(first, (point.sites, point.memory), (update.sites, update.memory))
     sites = Sites(sites.linear, symmetrise(sites.precision))
     conditioned = _condition(fold, sites, scheme.keeps_psd)
     cavities = update.proper | first
@@ -280,7 +277,7 @@ def _iterate(fold: Fold, scheme: Scheme, point: Point) -> Point:
     failure = jnp.where(cavities, failure, Status.IMPROPER_CAVITY.value)
     sound = finite & conditioned.proper & cavities
     moved = jnp.where(first, jnp.inf, update.residual)
-    kept = _choose(sound, Point(sites, memory, conditioned, point.steps + 1, moved, point.status), point)
+    kept = select(sound, Point(sites, memory, conditioned, point.steps + 1, moved, point.status), point)
     return eqx.tree_at(lambda p: p.status, kept, jnp.where(sound, point.status, failure))
 
 

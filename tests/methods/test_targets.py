@@ -6,7 +6,7 @@ import pytest
 from scipy import optimize
 
 import newtongp as ng
-from newtongp.methods.energy import share_of_divergence
+from newtongp.methods.energy import Energy, LaplaceEnergy, PowerEPEnergy, VariationalFreeEnergy, share_of_divergence
 from newtongp.methods.target import ExpectedLogDensity, Target
 
 N, BETA = 12, 0.3
@@ -45,6 +45,7 @@ class Unknown(WithoutEnergy):
     energy = "free"
 
 
+@pytest.mark.slow
 def test_backtracking_goes_downhill_in_the_energy_of_the_target():
     """The energy, its minimum over all Gaussians, and every step towards it."""
     result = ng.infer(MODEL, X, Y, ng.Method(Tempered(), ng.Exact()), ng.Backtracking(), tol=1e-9)
@@ -79,6 +80,27 @@ def test_a_target_without_an_energy_is_refused():
         ng.Method(WithoutEnergy(), ng.Exact())
     with pytest.raises(ValueError, match=r"energy must be .*'free' in Unknown"):
         ng.Method(Unknown(), ng.Exact())
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("vfe", VariationalFreeEnergy), ("laplace", LaplaceEnergy), ("pep", PowerEPEnergy)]
+)
+def test_an_energy_is_declared_as_a_class_or_by_its_name(name, kind):
+    for declared in (name, kind):
+        target = type("Declared", (WithoutEnergy,), {"energy": declared})
+        assert ng.Method(target(), ng.Exact()).energy == kind()
+
+
+@pytest.mark.parametrize("declared", [Energy, VariationalFreeEnergy(), 1.0, ng.VI])
+def test_what_is_no_energy_is_refused(declared):
+    target = type("Declared", (WithoutEnergy,), {"energy": declared})
+    with pytest.raises(ValueError, match=r'energy must be "vfe", "laplace", "pep" or None, got .* in Declared'):
+        ng.Method(target(), ng.Exact())
+
+
+def test_the_energy_has_the_power_of_the_cavities():
+    assert ng.PowerEP(0.3).energy == PowerEPEnergy(0.3)
+    assert ng.PosteriorLinearisation().energy == PowerEPEnergy(1.0)
 
 
 def test_backtracking_needs_an_objective_that_is_declared():

@@ -14,7 +14,7 @@ from scipy import integrate, special, stats
 
 import newtongp as ng
 from newtongp.likelihoods import host
-from newtongp.prediction import prediction as predict
+from newtongp.prediction import predict
 from newtongp.prediction.adaptive import integrate as adaptive
 from newtongp.prediction.rows import AccuracyWarning
 

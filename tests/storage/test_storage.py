@@ -24,6 +24,8 @@ from newtongp import storage
 from newtongp.methods.target import ExpectedLogDensity
 from newtongp.storage import FileFormatError, decode, encode, read_file, write_file
 
+pytestmark = pytest.mark.versions
+
 X = np.linspace(0.0, 5.0, 8)
 COUNTS = np.array([1.0, 0.0, 2.0, np.nan, 1.0, 0.0, 4.0, 2.0])
 DAYS = np.datetime64("2024-03-01") + np.array([5, 0, 9, 2, 3, 11, 7, 14]) * np.timedelta64(1, "D")
@@ -142,6 +144,7 @@ np.savez(f"{sys.argv[1]}/found.npz", **found)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [cases, pytest.param(more_cases, marks=pytest.mark.slow)])
 def test_predictions_in_another_process_are_the_same(made, tmp_path):
     expected = {}
@@ -158,6 +161,7 @@ def test_predictions_in_another_process_are_the_same(made, tmp_path):
             np.testing.assert_allclose(found[name], values, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.slow
 def test_everything_about_a_result_comes_back(path):
     result = counts()
     again = there_and_back(result, path)
@@ -180,6 +184,7 @@ def test_a_loaded_result_can_be_saved_and_gone_on_from(path):
     assert more.steps <= 1 and abs(more.energy - counts().energy) < 1e-8
 
 
+@pytest.mark.slow
 def test_sparse_results_keep_their_posterior(path):
     again = there_and_back(sparse(), path)
     assert same(again.posterior, sparse().posterior)
@@ -291,6 +296,7 @@ def test_trees_of_all_kinds_come_back(path):
     assert [type(each) for each in again["scalars"]] == [type(each) for each in tree["scalars"]]
 
 
+@pytest.mark.cases(slow=["shape4-<u4", "shape4-<f2", "shape4-<f4", "shape4->f8", "shape4-M8[us]", "shape4-m8[25s]"])
 @pytest.mark.parametrize("dtype", ["?", "i1", "u1", "<i4", ">i8", "<u4", "<f2", "<f4", ">f8", "M8[us]", "m8[25s]"])
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 3), (2, 3)])
 def test_arrays_come_back(dtype, shape, path):
@@ -472,6 +478,7 @@ storage.write_file(sys.argv[1], "checkpoint", {"x": np.ones(100_000)})
 """
 
 
+@pytest.mark.cases(quick=["writing"], others="slow")
 @pytest.mark.parametrize("when", ["replace", "writing"])
 def test_a_process_that_is_killed_leaves_the_earlier_file(when, path):
     write_file(path, "checkpoint", 1)
@@ -863,7 +870,7 @@ def test_energies_are_floats(path):
 
 def test_hyperparameters_of_users_stay_where_they_may_be():
     class Positive(ng.Likelihood):
-        scale: Any = ng.constraints.learned(ng.constraints.Positive(), default=1.0)
+        scale: Any = ng.parameters.learned(ng.parameters.Positive(), default=1.0)
 
         def log_prob(self, y, f):
             return -jnp.abs(y - f) / self.scale
@@ -874,6 +881,7 @@ def test_hyperparameters_of_users_stay_where_they_may_be():
         decode(tree, [-each for each in arrays], [Positive])
 
 
+@pytest.mark.slow
 def test_loading_leaves_the_names_of_the_package_alone():
     code = "import newtongp as ng; from newtongp import storage; storage.registry.known_classes(); "
     code += "print([name for name in ng.__all__ if not hasattr(ng, name)], callable(ng.infer), callable(ng.load))"

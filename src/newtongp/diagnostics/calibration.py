@@ -7,8 +7,7 @@ import numpy as np
 from scipy.stats import kstest
 
 from .._runtime.double import in_double
-from ..inputs import data as data_room
-from ..inputs.data import Data
+from ..inputs.data import Data, read_data
 from ..model import Model
 from ..prediction import predict as predictions
 from ..prediction.predict import Prediction
@@ -155,7 +154,7 @@ def calibration(
     prediction = result.predict(x_new, **row_parameters)
     likelihood = prediction.likelihood
     model = Model(result.model.prior, likelihood)
-    read = data_room.read_data(x_new, y_new, model, ("x_new", "y_new"), result.columns)
+    read = read_data(x_new, y_new, model, ("x_new", "y_new"), result.columns)
     return Calibration(*around(prediction, read, read.observed), "new data", key)
 
 

@@ -8,16 +8,14 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..inference.infer import infer
-from ..inputs import data as data_room
-from ..inputs.data import Data
-from ..likelihoods.base import has_distribution, row_parameters_of, with_row_parameters
-from ..methods.presets import FirstOrderVI
+from ..inputs.data import Data, read_data
+from ..likelihoods.base import at_rows, has_distribution, row_parameters_of
 from ..methods.rule import Method
 from ..model import Model
 from ..priors.sparse import SparseGP
 from ..results.result import InferenceError, Result
 from ..results.status import Status
-from ..validation.arguments import as_key
+from ..validation.arguments import as_key, is_whole
 from ..validation.times import Clock
 from .calibration import Calibration, calibration
 from .tables import as_text, error_of_total, new_table
@@ -101,7 +99,7 @@ def cross_validate(
     model: Model,
     x: Any,
     y: Any,
-    method: Method | FirstOrderVI | None = None,
+    method: Method | None = None,
     folds: Any = 5,
     key: Any = 0,
     learn: Callable[[Model, np.ndarray, np.ndarray], Result] | None = None,
@@ -137,7 +135,7 @@ def cross_validate(
 
     else:
         fit = _check_learn(learn, {"method": method, **infer_arguments} if method is not None else infer_arguments)
-    data = data_room.read_data(x, y, model)
+    data = read_data(x, y, model)
     assignment, labels = _read_folds(folds, key, data.observed)
     outputs = data.outputs[:, 0] if model.likelihood.num_outputs == 1 else data.outputs
 
@@ -157,7 +155,7 @@ def cross_validate(
         filled = np.concatenate([others, own[: max(0, most_trained - others.size)]])
         seen = outputs[filled]
         seen[others.size :] = np.nan
-        fitted = _fit_fold(fit, _with_rows(model, filled), data.x[filled], seen, label)
+        fitted = _fit_fold(fit, Model(model.prior, at_rows(model.likelihood, filled)), data.x[filled], seen, label)
         asked = np.resize(held, most_held)
         given = row_parameters_of(model.likelihood, asked)
         log_density[held] = fitted.log_density(data.x[asked], outputs[asked], **given)[: held.size]
@@ -201,16 +199,10 @@ def _fit_fold(fit: Callable[..., Any], model: Model, x: np.ndarray, y: np.ndarra
     return fitted
 
 
-def _with_rows(model: Model, rows: np.ndarray) -> Model:
-    """The model restricted to these rows of the data."""
-    own = row_parameters_of(model.likelihood, rows)
-    return Model(model.prior, with_row_parameters(model.likelihood, **own)) if own else model
-
-
 def _read_folds(folds: Any, key: Any, observed: np.ndarray) -> tuple[np.ndarray, list[Any]]:
     """One label per row, and the labels of folds with observed rows."""
     rows, usable = observed.size, int(observed.sum())
-    if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
+    if is_whole(folds):
         if not 2 <= folds <= usable:
             raise ValueError(
                 f"folds must be at least 2 and at most the number of observed rows, {usable}, got {folds}: "

@@ -9,15 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.double import in_double
-from ..inference.compatibility import local_rule
 from ..inputs.data import Data
 from ..likelihoods.base import (
     Likelihood,
+    at_rows,
     over_rows,
     row_expected_log_prob,
     row_log_expected_power,
-    rows_given,
-    with_row_parameters,
 )
 from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at
 from ..methods.rule import Method, evaluate, propose, residual
@@ -40,14 +38,13 @@ class Rows(NamedTuple):
     def of(cls, result: Result, rows: np.ndarray) -> "Rows":
         """These rows of a result."""
         data, likelihood = result.data, result.model.likelihood
-        own = {name: np.asarray(likelihood.row_parameter(name))[rows] for name in rows_given(likelihood)}
         seen = None if data.seen is None else data.seen[rows]
         taken = Data(data.x[rows], data.y[rows], data.observed[rows], seen)
         residual_covariance = None
         if result.site_marginals is not result.marginals:
             residual_covariance = (result.marginals.covariance - result.site_marginals.covariance)[rows]
         marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
-        own_likelihood = taken.likelihood(with_row_parameters(likelihood, **own))
+        own_likelihood = taken.likelihood(at_rows(likelihood, rows))
         return cls(own_likelihood, taken.y, taken.observed, marginal, site, residual_covariance)
 
 
@@ -96,12 +93,13 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
     error of the energy. Where one latent needs nodes, the finer rule follows the density and is nearly exact; elsewhere
     it has twice the number of nodes per latent.
     """
-    method = local_rule(result.method)
-    if method.target.energy is None:
+    method = result.method
+    declared = method.energy
+    if declared is None:
         return NotEstimated(f"integrals of {type(method.target).__name__}, which brings its own energy")
-    if method.target.energy == "laplace":
+    if not declared.integrates:
         return NotEstimated(None)
-    power = None if method.target.energy == "vfe" else method.energy_power
+    power = declared.power
     rule, count = _rule_of(result.model.likelihood, method.cubature, power)
     if count == 0:
         return NotEstimated(None)

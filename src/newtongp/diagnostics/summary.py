@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
-from ..inference.compatibility import local_rule
 from ..inputs.data import Data
 from ..kernels import Product, Sum
-from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method
-from ..methods.target import Target
 from ..parameters.names import hyperparameters
 from ..parameters.priors import Gamma, LogNormal, Normal, Plausible
 from ..priors.linear import LinearModel
@@ -151,12 +148,6 @@ def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary
 
 # Model, method and status ------------------------------------------------------------------------
 
-_ENERGIES = {
-    "vfe": "variational free energy, −ELBO",
-    "laplace": "Laplace approximation of −log p(y)",
-    "pep": "power EP energy, an approximation of −log p(y)",
-}
-
 _METHODS = {
     "newton": "Newton's method (Laplace)",
     "taylor": "Taylor linearisation",
@@ -167,7 +158,7 @@ _METHODS = {
 
 
 def _facts(result: Result) -> dict[str, Any]:
-    method, ended = local_rule(result.method), inference_status(result)
+    method, ended = result.method, inference_status(result)
     data = result.data
     search = None
     if isinstance(result, FitResult):
@@ -189,13 +180,13 @@ def _facts(result: Result) -> dict[str, Any]:
             "steps": int(result.steps),
             "residual": _plain(result.residual),
         },
-        "energy": {"name": _energy_words(method.target), "value": _plain(result.energy)},
+        "energy": {"name": _energy_words(method), "value": _plain(result.energy)},
         "rows": None if data is None else _count_rows(data),
     }
 
 
-def _energy_words(target: Target) -> str:
-    return f"energy of {type(target).__name__}" if target.energy is None else _ENERGIES[target.energy]
+def _energy_words(method: Method) -> str:
+    return f"energy of {type(method.target).__name__}" if method.energy is None else method.energy.description
 
 
 def _count_rows(data: Data) -> dict[str, int]:
@@ -222,8 +213,8 @@ def _kernel_words(kernel: Any) -> str:
     return joint.join(words)
 
 
-def _method_words(method: Method | FirstOrderVI) -> str:
-    if isinstance(method, FirstOrderVI):
+def _method_words(method: Method) -> str:
+    if method.curvature.moves_all_rows:
         return "first-order VI"
     words = _METHODS.get(method.target.name, type(method.target).__name__)
     if method.target.name == "power_ep":

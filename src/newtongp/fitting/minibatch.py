@@ -28,7 +28,7 @@ from .._runtime.devices import everywhere, mesh_of_rows, whole_share
 from .._runtime.double import to_host
 from ..inference.compatibility import check_choices
 from ..inference.infer import infer
-from ..inference.minibatch.product import on_devices
+from ..inference.minibatch.product import added_energy, on_devices
 from ..inference.minibatch.run import WHOLE_PASS, RowProgress, check_batches, explained
 from ..inputs.chunks import Batch, Rows
 from ..inputs.data import Data
@@ -367,7 +367,7 @@ def _check(model: Any, method: Any, step: Any, batch_size: Any, restarts: int) -
                 "Exact() or GaussNewton() curvature without a Riemannian safeguard, or leave batch_size out"
             )
     chosen = check_batches(model, chosen, step, batch_size)
-    if chosen.target.energy == "laplace":
+    if not added_energy(chosen).integrates:
         raise ValueError(
             f"method={chosen.target.name!r} has an energy that changes with its sites, of which batches keep too "
             "little: use VI() or PowerEP(0.5), or leave batch_size out"

@@ -9,11 +9,20 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._runtime.devices import kept_everywhere
-from ..inference.minibatch.product import SHORTEST, DeviceRows, Product, Shared, is_finite, look_up, nothing, select
-from ..inference.minibatch.tied import Tied, global_energy, proposals, towards
+from ..inference.minibatch.product import (
+    SHORTEST,
+    DeviceRows,
+    Product,
+    Shared,
+    added_energy,
+    is_finite,
+    look_up,
+    nothing,
+)
+from ..inference.minibatch.tied import Tied, proposals, towards
 from ..likelihoods.base import over_rows
-from ..methods.energy import tied_row_energy
 from ..methods.rule import Method
+from ..numerics.trees import select
 from ..priors.sparse import SparseGP
 from .coordinates import Coordinates, whitened
 from .learned import Slot
@@ -86,30 +95,28 @@ def at(
 
 def _energy_of_rows(shared: Shared, rows: DeviceRows, tied: Tied) -> Float[Array, ""]:
     """The rows' share of the energy."""
-    method = shared.method
+    method, energy = shared.method, shared.energy
     features, residual_covariance, prior_mean = look_up(shared, rows)
     marginals = tied.belief.marginals(prior_mean, features)
-    without = tied.cavity.marginals(prior_mean, features) if method.target.energy == "pep" else marginals
+    without = tied.cavities(marginals, prior_mean, features, energy)
 
     def row(likelihood, y, observed, marginal, cavity, residual_covariance):
-        kind, power = method.target.energy, method.energy_power
-        energy = tied_row_energy(kind, power, likelihood, y, marginal, cavity, method.cubature, residual_covariance)
-        return jnp.where(observed, energy, 0.0)
+        share = energy.tied_row(likelihood, y, marginal, cavity, method.cubature, residual_covariance)
+        return jnp.where(observed, share, 0.0)
 
     return jnp.sum(over_rows(row, rows.likelihood, (rows.y, rows.observed, marginals, without, residual_covariance)))
 
 
 def _energy_of_product(method: Method, tied: Tied, rows: Any) -> Float[Array, ""]:
     """What t(v) adds, with the N-th part of it for every row: what the gradient at a fixed q belongs to."""
-    if method.target.energy != "pep":
-        return global_energy(method, tied)
 
     def log_integral(belief, share):
         return 0.5 * (share * jnp.sum(tied.product.linear * belief.mean) - belief.log_det)
 
-    share = method.energy_power / rows
-    whole, left = log_integral(tied.belief, 1.0), log_integral(tied.cavity, 1.0 - share)
-    return (whole - left) / share - whole
+    def log_integrals(share):
+        return log_integral(tied.belief, 1.0), log_integral(tied.cavity, 1.0 - share)
+
+    return added_energy(method).tied_factor(tied.belief, log_integrals, rows)
 
 
 @functools.partial(jax.jit, static_argnums=0)

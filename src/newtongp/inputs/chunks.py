@@ -8,15 +8,13 @@ import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import numpy as np
 
-from ..likelihoods.base import Likelihood, rows_given
+from ..likelihoods.base import Likelihood, at_rows, rows_given
 from ..model import Model
 from ..validation.numbers import NotRealError, as_real
-from . import data as data_room
 from .columns import Columns, names_of
-from .data import Data
+from .data import Data, check_indexes, read_data
 
 _CHUNK = 2**12
 """The number of rows that are read from an array at a time."""
@@ -35,10 +33,8 @@ class Batch(NamedTuple):
 
     def likelihood(self, whole: Likelihood) -> Likelihood:
         """The likelihood with the row parameters of these rows."""
-        for name, rows in rows_given(whole).items():
-            own = np.asarray(whole.row_parameter(name))[np.minimum(self.index, rows - 1)]
-            whole = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), whole, own)
-        return self.data.likelihood(whole)
+        rows = min(rows_given(whole).values(), default=1)
+        return self.data.likelihood(at_rows(whole, np.minimum(self.index, rows - 1)))
 
 
 class _Source(abc.ABC):
@@ -92,7 +88,7 @@ class _Chunks(_Source):
         if not isinstance(chunk, (tuple, list)) or len(chunk) != 2:
             raise ValueError(f"chunks must be pairs (x, y), but chunk {number} is {type(chunk).__name__}")
         names = f"x of chunk {number}", f"y of chunk {number}"
-        data_room.check_indexes(chunk[0], chunk[1], names)
+        check_indexes(chunk[0], chunk[1], names)
         self.names = names_of(chunk[0]) if self.names is None else self.names
         order = Columns(self.names).order(chunk[0], names[0])
         x, y = _as_array(chunk[0], names[0]), _as_array(chunk[1], names[1])
@@ -125,7 +121,7 @@ def _source(x: Any, y: Any) -> _Source:
         if not callable(x) and not isinstance(x, Iterable):
             raise ValueError(f"without y, x must be chunks (x, y) of the data, got {type(x).__name__}")
         return _Chunks(x)
-    data_room.check_indexes(x, y)
+    check_indexes(x, y)
     names = names_of(x)
     x, y = (each if _is_sliced(each) else _as_array(each, name) for each, name in ((x, "x"), (y, "y")))
     shapes = tuple(x.shape), tuple(y.shape)
@@ -142,13 +138,13 @@ class Rows:
 
     def __init__(self, x: Any, y: Any, model: Model, see: Callable[[np.ndarray], None] | None = None):
         """Reads everything once; `see` is called with the inputs of every chunk."""
-        self._source, self._model = _source(x, y), model
+        self._source = _source(x, y)
         self.held: Data | None = None
         """All rows, if they are in memory."""
         self.count, self.observed, self._partly = 0, 0, False
         self._columns: int | None = None
         # Row parameters are checked against the total number of rows, not that of a chunk.
-        self._plain = Model(model.prior, _without_rows(model.likelihood))
+        self._plain = Model(model.prior, at_rows(model.likelihood, 0))
         for start, data in self._read(None):
             self.count = max(self.count, start + data.x.shape[0])
             self.observed += int(np.sum(data.observed))
@@ -161,7 +157,7 @@ class Rows:
             if rows != self.count:
                 raise ValueError(f"{name} was given for {rows} row(s), but the data has {self.count}: give one per row")
         if isinstance(self._source, _Arrays) and type(self._source.x) is np.ndarray:
-            self.held = self._with_seen(data_room.read_data(self._source.x, self._source.y, self._plain))
+            self.held = self._with_seen(read_data(self._source.x, self._source.y, self._plain))
 
     @property
     def columns(self) -> Columns:
@@ -171,7 +167,7 @@ class Rows:
     def _read(self, order: np.random.Generator | None) -> Iterator[tuple[int, Data]]:
         for start, x, y in self._source.chunks(order):
             try:
-                data = data_room.read_data(x, y, self._plain)
+                data = read_data(x, y, self._plain)
             except ValueError as error:
                 raise ValueError(f"rows from {start} on: {error}") from None
             columns = data.x.shape[1]
@@ -236,14 +232,6 @@ def _take(data: Data, rows: np.ndarray) -> Data:
 
 def _of_columns(columns: Iterable[Any]) -> Data:
     return Data(*columns)
-
-
-def _without_rows(likelihood: Likelihood) -> Likelihood:
-    """The likelihood with the first row's parameters for all rows."""
-    for name in rows_given(likelihood):
-        first = np.asarray(likelihood.row_parameter(name))[0]
-        likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, first)
-    return likelihood
 
 
 class ParquetChunks(Sequence):

@@ -11,10 +11,8 @@ from ..likelihoods.partial import PartlyObserved, partly_problem
 from ..model import Model
 from ..numerics.gaussian import Sites
 from ..validation.numbers import NotRealError, as_real
-from ..validation.times import Clock, MixedError, as_clock, read_times
+from ..validation.times import MixedError, read_times
 from .columns import NUMBERS, Columns, kind_of, names_of
-
-__all__ = ["Clock", "Columns", "Data", "as_clock", "columns_of", "read_data", "read_inputs", "read_sites"]
 
 
 class Data(NamedTuple):
@@ -183,8 +181,11 @@ def _stand_in(observed: np.ndarray, likelihood: Likelihood) -> np.ndarray:
     A likelihood without a declared support may still not allow every number, so an observed row is safer.
     """
     undeclared = likelihood.support is supports.real
-    if undeclared and observed.shape[0] > 0:
-        return observed[:1]
+    return observed[:1] if undeclared and observed.shape[0] > 0 else missing_value(likelihood)
+
+
+def missing_value(likelihood: Likelihood) -> np.ndarray:
+    """A row of outputs that can occur, whatever the data are, to stand in for rows that are missing."""
     return np.full((1, likelihood.num_outputs), likelihood.support.example)
 
 

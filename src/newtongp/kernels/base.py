@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..parameters.constraints import Positive, Real, learned
-from ..validation.arguments import one_number, traced, whole
+from ..validation.arguments import is_whole, one_number, traced, whole
 from ..validation.numbers import parameter
 from .statespace import Block, ConstantBlock, multiply_blocks, scale_blocks
 
@@ -228,7 +228,7 @@ class Active(Kernel):
 
     def __init__(self, kernel: Kernel, dimensions: Sequence[Any]):
         """`dimensions`: column numbers from 0, in the order in which the kernel uses them."""
-        if not dimensions or any(not isinstance(d, (int, np.integer)) or d < 0 for d in dimensions):
+        if not dimensions or any(not is_whole(d) or d < 0 for d in dimensions):
             raise ValueError(
                 f"dimensions must be one or more column numbers from 0, got {tuple(dimensions)!r}: "
                 f"write `kernel.on(0, 2)`"

@@ -15,8 +15,9 @@ from ..likelihoods.base import Likelihood
 from ..numerics.cubature import Cubature, check_cubature
 from ..numerics.gaussian import Gaussian, Sites, add_covariance, cavity
 from ..numerics.small import small_root, small_solve, symmetrise
+from ..numerics.trees import select
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
-from .energy import RowEnergy, row_energy
+from .energy import Energy, RowEnergy, declared_energy
 from .local_expansion import LocalExpansion
 from .safeguard import Riemannian, Safeguard
 from .target import Target
@@ -43,9 +44,13 @@ class Method(eqx.Module):
             raise ValueError(reason)
 
     @property
-    def energy_power(self) -> float:
-        """The power of the cavities in the energy: α for power EP, 1 for posterior linearisation."""
-        return self.target.power or 1.0
+    def energy(self) -> Energy | None:
+        """The energy that the target declares, with cavities of its power; None if the target brings one of its own.
+
+        Posterior linearisation, which expands at the marginal, has the energy of EP.
+        """
+        declared = declared_energy(self.target.energy)
+        return None if declared is None else declared.with_power(self.target.power or 1.0)
 
     @property
     def objective(self) -> str | None:
@@ -59,7 +64,8 @@ class Method(eqx.Module):
         exact = ("exact", "gauss_newton") if self.target.objective == "log_joint" else ("exact",)
         if self.curvature.name not in exact:
             return None
-        return "vfe" if self.target.objective == "energy" and self.target.energy == "vfe" else self.target.objective
+        is_free_energy = self.energy is not None and self.energy.is_free_energy
+        return "vfe" if self.target.objective == "energy" and is_free_energy else self.target.objective
 
     def row_energy(
         self,
@@ -70,15 +76,12 @@ class Method(eqx.Module):
         residual_covariance: Float[Array, "D D"] | None,
         known: Float[Array, ""] | None = None,
     ) -> RowEnergy:
-        """One row's share of the energy that goes with the target (`energy.row_energy`)."""
-        target = self.target
-        if target.energy is None:
+        """One row's share of the energy that goes with the target."""
+        if self.energy is None:
             around = add_covariance(marginal, residual_covariance)
-            value = target.row_energy(likelihood, y, around, marginal, site, self.cubature)
+            value = self.target.row_energy(likelihood, y, around, marginal, site, self.cubature)
             return RowEnergy(jnp.asarray(value), jnp.ones((), dtype=bool))
-        return row_energy(
-            target.energy, self.energy_power, likelihood, y, marginal, site, self.cubature, residual_covariance, known
-        )
+        return self.energy.row(likelihood, y, marginal, site, self.cubature, residual_covariance, known)
 
     @property
     def keeps_psd(self) -> bool:
@@ -92,16 +95,16 @@ class Method(eqx.Module):
         """
         concave = likelihood.log_concave and likelihood.num_latents == 1
         # PL2, and a target with an energy of its own, expand something else, which need not be concave with log p.
-        follows = self.target.energy is not None and self.target.name != "pl2"
+        follows = self.energy is not None and self.target.name != "pl2"
         return self.keeps_psd or (concave and follows)
 
     @property
     def is_stationary(self) -> bool:
         """Whether the same sites always give the same proposal.
 
-        Quasi-Newton remembers, and the Riemannian term depends on the step size.
+        Quasi-Newton and Adam remember, and the Riemannian term depends on the step size.
         """
-        return not isinstance(self.curvature, QuasiNewton) and not isinstance(self.safeguard, Riemannian)
+        return not self.curvature.remembers and not isinstance(self.safeguard, Riemannian)
 
     @property
     def is_plain(self) -> bool:
@@ -111,7 +114,9 @@ class Method(eqx.Module):
     @property
     def initial_precision(self) -> float:
         """Sites start from λ = 0 and this times I."""
-        return 0.0 if self.safeguard is None else self.safeguard.initial_precision
+        if self.safeguard is None:
+            return self.curvature.initial_precision
+        return max(self.curvature.initial_precision, self.safeguard.initial_precision)
 
 
 def _check_part(value: Any, kind: type, name: str, examples: str) -> None:
@@ -182,7 +187,7 @@ def expand_around(
     wanted = method.curvature.looks_at_covariance and target.uses_covariance
     slope = derivatives.covariance_gradient if wanted else None
     expansion = LocalExpansion(
-        _where(observed, point, marginal),
+        select(observed, point, marginal),
         jnp.where(observed, derivatives.gradient, 0.0),
         jnp.where(observed, hessian, 0.0),
         None if slope is None else jnp.where(observed, slope, 0.0),
@@ -198,10 +203,6 @@ def _constant_unless(observed: Bool[Array, ""], tree: Any) -> Any:
     numbers, rest = eqx.partition(tree, eqx.is_inexact_array)
     held = jax.tree.map(lambda leaf: jnp.where(observed, leaf, jax.lax.stop_gradient(leaf)), numbers)
     return eqx.combine(held, rest)
-
-
-def _where(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
 
 
 def propose(

@@ -20,12 +20,14 @@ from ..numerics.small import (
     outer,
     raise_eigenvalues,
     small_log_det,
+    small_normal_log_density,
     small_root,
     small_solve_lower,
     small_solve_psd,
     smallest_eigenvalue,
     symmetrise,
 )
+from .energy import Energy, LaplaceEnergy, PowerEPEnergy, VariationalFreeEnergy, declared_energy
 from .expectation import (
     Derivatives,
     Tilted,
@@ -39,7 +41,6 @@ from .expectation import (
 )
 from .linearisation import (
     fitted_in_covariance,
-    gaussian_log_density,
     linearise,
     noise_in_covariance,
     slope_by_derivative,
@@ -61,8 +62,8 @@ class Target(eqx.Module):
     """What a method expands: L̄(m, C) for one row, `tab:targets`."""
 
     name: ClassVar[str]
-    energy: ClassVar[str | None] = None
-    """Which energy goes with it: "vfe", "laplace" or "pep"; None if `row_energy` gives its own."""
+    energy: ClassVar[type[Energy] | str | None] = None
+    """Which energy goes with it, a class of `energy.py` or its name; None if `row_energy` gives its own."""
     objective: ClassVar[str | None] = None
     """What its fixed points minimise with exact curvature: "energy", "log_joint" (without ½ log det), or None."""
     value_in_energy: ClassVar[bool] = False
@@ -79,7 +80,8 @@ class Target(eqx.Module):
 
     def integrates(self, likelihood: Likelihood, cubature: Cubature | None) -> bool:
         """Whether a row of this likelihood is looked at from many nodes."""
-        return self.energy != "laplace"
+        declared = declared_energy(self.energy)
+        return declared is None or declared.integrates
 
     @abc.abstractmethod
     def expand(
@@ -118,7 +120,7 @@ class Target(eqx.Module):
     def energy_problem(self) -> str | None:
         """What is wrong with the energy that the target brings, in a sentence; None if nothing is."""
         name, own = type(self).__name__, type(self).row_energy is not Target.row_energy
-        if self.energy not in (None, "vfe", "laplace", "pep"):
+        if self.energy is not None and declared_energy(self.energy) is None:
             return f'energy must be "vfe", "laplace", "pep" or None, got {self.energy!r} in {name}'
         if self.objective not in (None, "energy", "log_joint"):
             return f'objective must be "energy", "log_joint" or None, got {self.objective!r} in {name}'
@@ -140,7 +142,7 @@ class LogDensity(Target):
     """log p(y | f) at the mean: Newton's method and the Laplace approximation, `eq:newton-target`."""
 
     name = "newton"
-    energy = "laplace"
+    energy = LaplaceEnergy
     objective = "log_joint"
     value_in_energy = True
     uses_covariance = False
@@ -157,7 +159,7 @@ class LinearisedDensity(Target):
     """log N(y | E[y|f], Cov[y|f]) linearised at the mean: the extended Kalman smoother, `eq:taylor-target`."""
 
     name = "taylor"
-    energy = "laplace"
+    energy = LaplaceEnergy
     needs_moments = True
     uses_covariance = False
 
@@ -167,7 +169,7 @@ class LinearisedDensity(Target):
         noise = row_covariance(likelihood, marginal.mean)
         hessian = -slope.T @ small_solve_psd(noise, slope)
         return Expansion(
-            gaussian_log_density(residual, noise),
+            small_normal_log_density(residual, noise),
             slope.T @ small_solve_psd(noise, residual),
             hessian,
             jnp.zeros_like(hessian),
@@ -193,7 +195,7 @@ class ExpectedLogDensity(Target):
     """
 
     name = "vi"
-    energy = "vfe"
+    energy = VariationalFreeEnergy
     objective = "energy"
     value_in_energy = True
     descent: bool = eqx.field(static=True, default=False)
@@ -215,7 +217,7 @@ class PowerDensity(Target):
     """(1/α) log E_cav[p(y | f)^α]: power expectation propagation, `eq:pep-target`."""
 
     name = "power_ep"
-    energy = "pep"
+    energy = PowerEPEnergy
     value_in_energy = True
     alpha: float = eqx.field(static=True)
 
@@ -316,7 +318,7 @@ class StatisticalLinearisation(Target):
     """
 
     name = "pl"
-    energy = "pep"
+    energy = PowerEPEnergy
     needs_moments = True
     slope: str = eqx.field(static=True, default="derivative")
 
@@ -331,10 +333,10 @@ class StatisticalLinearisation(Target):
         slope = by(likelihood, marginal, rule)
 
         def with_fixed_noise(covariance):
-            return gaussian_log_density(y - fitted_in_covariance(likelihood, marginal, covariance, rule), noise)
+            return small_normal_log_density(y - fitted_in_covariance(likelihood, marginal, covariance, rule), noise)
 
         return Expansion(
-            gaussian_log_density(y - fitted, noise),
+            small_normal_log_density(y - fitted, noise),
             slope.T @ small_solve_psd(noise, y - fitted),
             -slope.T @ small_solve_psd(noise, slope),
             symmetrise(jax.grad(with_fixed_noise)(marginal.covariance)),
@@ -360,7 +362,7 @@ class SecondOrderLinearisation(Target):
     """
 
     name = "pl2"
-    energy = "pep"
+    energy = PowerEPEnergy
     needs_moments = True
 
     def expand(self, likelihood, y, marginal, cubature):
@@ -369,14 +371,14 @@ class SecondOrderLinearisation(Target):
 
         def in_mean(mean):
             fitted, noise = linearise(likelihood, Gaussian(mean, marginal.covariance), rule)
-            return gaussian_log_density(y - fitted, noise if likelihood.gaussian_form else fixed_noise)
+            return small_normal_log_density(y - fitted, noise if likelihood.gaussian_form else fixed_noise)
 
         def in_covariance(covariance):
             fitted = fitted_in_covariance(likelihood, marginal, covariance, rule)
             noise = fixed_noise
             if likelihood.gaussian_form:
                 noise = noise_in_covariance(likelihood, marginal, covariance, rule)
-            return gaussian_log_density(y - fitted, noise)
+            return small_normal_log_density(y - fitted, noise)
 
         value, gradient, hessian = derivatives(in_mean, marginal.mean)
         return Expansion(value, gradient, hessian, symmetrise(jax.grad(in_covariance)(marginal.covariance)))

@@ -54,6 +54,10 @@ class Sites(eqx.Module):
         """λ = 0 and Λ = precision · I for n rows of d latents."""
         return cls(np.zeros((n, d)), np.broadcast_to(precision * np.eye(d), (n, d, d)).copy())
 
+    def centred_linear(self, mean: Float[Numbers, "*rows D"]) -> Float[Array, "*rows D"]:
+        """λ − Λμ: what the sites ask for beyond this mean."""
+        return self.linear - jnp.sum(self.precision * mean[..., None, :], axis=-1)
+
 
 def interpolate(old: Sites, new: Sites, step_size: Float[Array, ""]) -> Sites:
     """(1 − ρ) old + ρ new, `eq:local-update`."""

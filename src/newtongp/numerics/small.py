@@ -5,6 +5,9 @@ handful). The small ones are unrolled into scalar arithmetic, so that `jax.vmap`
 a few vectorised operations instead of N calls to LAPACK.
 """
 
+import math
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -198,11 +201,21 @@ def small_solve_psd(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) ->
     return small_solve_lower_transposed(factor, small_solve_lower(factor, right))
 
 
+LOG_2PI = math.log(2.0 * math.pi)
+
+
+def normal_log_density(residual: Any, variance: Any) -> Any:
+    """log N(residual | 0, variance) of single numbers."""
+    return -0.5 * (LOG_2PI + jnp.log(variance) + residual**2 / variance)
+
+
 def small_normal_log_density(residual: Float[Array, " D"], covariance: Float[Array, "D D"]) -> Float[Array, ""]:
     """log N(residual | 0, covariance), for a small positive definite covariance."""
+    if residual.shape[0] == 1:
+        return normal_log_density(residual[0], covariance[0, 0])
     pivots, factor = small_pivots_and_root(covariance)
     white = small_solve_lower(factor, residual)
-    return -0.5 * (residual.shape[0] * np.log(2.0 * np.pi) + jnp.sum(jnp.log(pivots)) + jnp.sum(white**2))
+    return -0.5 * (residual.shape[0] * LOG_2PI + jnp.sum(jnp.log(pivots)) + jnp.sum(white**2))
 
 
 @jax.custom_jvp

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from ..inputs import data as data_room
-from ..likelihoods.base import Likelihood, has_distribution, rows_given, with_row_parameters
+from ..inputs.data import read_inputs
+from ..likelihoods.base import Likelihood, has_distribution, row_parameters_of, rows_given, with_row_parameters
 from ..prediction.predict import Prediction, predict_at
 from ..prediction.rows import AccuracyWarning
 from ..priors.statespace import StateSpaceModel
@@ -79,12 +79,11 @@ def plot_line(result, axes, grid, column: int, latents: bool, levels: list[float
 
 def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]) -> _Line:
     likelihood = result.model.likelihood
-    own = rows_given(likelihood)
-    if grid is None and own and not row_parameters:
+    if grid is None and rows_given(likelihood) and not row_parameters:
         # Row parameters are known only at the rows of the data.
         order = np.argsort(result.data.x[:, column], kind="stable")
         inputs = result.data.x[order]
-        row_parameters = {name: np.asarray(likelihood.row_parameter(name))[order] for name in own}
+        row_parameters = row_parameters_of(likelihood, order)
     else:
         values, others = _read_grid(result, grid, column)
         values, row_parameters = in_order(values, row_parameters)
@@ -103,14 +102,14 @@ def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]
 def _read_grid(result: Result, grid: Any, column: int) -> tuple[np.ndarray, np.ndarray]:
     """The inputs along a column, and a row (1, P) with the fixed values of the other columns."""
     if result.data is None:
-        whole = data_room.read_inputs(grid, result.model, "grid", result.columns)
+        whole = read_inputs(grid, result.model, "grid", result.columns)
         return whole[:, column], whole[:1]
     others = result.data.x[:1]
     if grid is None:
         return _default_grid(result.data.x[:, column], result.model.prior), others
     if others.shape[1] > 1:
         return finite_column(grid, "grid"), others
-    whole = data_room.read_inputs(grid, result.model, "grid", result.columns)
+    whole = read_inputs(grid, result.model, "grid", result.columns)
     if whole.shape[1] > 1:
         raise ValueError(f"grid must have one column, as x has, got shape {whole.shape}")
     return whole[:, 0], others

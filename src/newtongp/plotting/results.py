@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..inputs import data as data_room
+from ..inputs.data import read_inputs
 from ..results.result import Result
 from ..validation.arguments import flag
 from .lines import plot_line
@@ -48,7 +48,7 @@ def plot_result(
     if result.data is None:
         if grid is None:
             raise ValueError("grid is needed if the data was read in chunks: give the inputs to predict at")
-        varying = _varying(data_room.read_inputs(grid, result.model, "grid", result.columns))
+        varying = _varying(read_inputs(grid, result.model, "grid", result.columns))
         if len(varying) != 1:
             raise ValueError(
                 f"grid must vary in one column if the data was read in chunks, but it varies in {len(varying)}: hold "

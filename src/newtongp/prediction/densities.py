@@ -3,6 +3,7 @@
 import numpy as np
 from scipy import special
 
+from ..numerics.small import LOG_2PI
 from .adaptive import graded, integrate, locate
 from .rows import BLOCK, Rows
 from .tensor import SPACINGS, trapezoid
@@ -18,7 +19,6 @@ _REACH = 1e6
 _ENDS = np.array([-_REACH, -12.0, -4.0, -2.0, 0.0, 2.0, 4.0, 12.0, _REACH])
 _NEAR, _NEAR_ENDS = 40.0, np.array([-40.0, -8.0, -2.5, 0.0, 2.5, 8.0, 40.0])
 """The same for each of two."""
-_LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
 _AGREEMENT = 1e-6
 _FALL = 30.0
 """The smallest decrease of the log integrand from its peak to the boundary of the nodes."""
@@ -144,7 +144,7 @@ def _nested(
     value[counting] = found.value[:, 0]
     error[counting] = found.error[:, 0] + (0.0 if last else found.value[:, 1])
     relative = np.where(value > 0.0, error / np.where(value > 0.0, value, 1.0), 0.0)
-    return top + np.log(value) - _LOG_ROOT_2PI, relative
+    return top + np.log(value) - 0.5 * LOG_2PI, relative
 
 
 def _shares(height: np.ndarray, width: np.ndarray, log_weights: np.ndarray) -> np.ndarray:

@@ -5,18 +5,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.double import in_double, to_host
-from ..inputs import data as data_room
+from ..inputs.data import check_indexes, read_data, read_inputs
 from ..likelihoods import host
 from ..likelihoods.base import (
     Likelihood,
-    row_axes,
+    over_rows,
     row_covariance,
     row_mean,
     row_probabilities,
@@ -214,11 +213,11 @@ def predict_at(result: Result, x: np.ndarray, **row_parameters: Any) -> Predicti
 @in_double
 def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
     """log E_q[p(y* | f*)] for each row."""
-    data_room.check_indexes(x_new, y_new, ("x_new", "y_new"))
+    check_indexes(x_new, y_new, ("x_new", "y_new"))
     x = new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     model = Model(result.model.prior, likelihood)
-    read = data_room.read_data(x, y_new, model, ("x_new", "y_new"))
+    read = read_data(x, y_new, model, ("x_new", "y_new"))
     values = _log_densities(read.likelihood(likelihood), cubature_for(result), _latent(result, x), read.y)
     return np.where(read.observed, np.asarray(values), np.nan)
 
@@ -393,8 +392,8 @@ def new_inputs(
 ) -> np.ndarray:
     """New inputs, with the columns of x."""
     for other, values in (row_parameters or {}).items():
-        data_room.check_indexes(x_new, values, (name, other))
-    x = data_room.read_inputs(x_new, result.model, name, result.columns)
+        check_indexes(x_new, values, (name, other))
+    x = read_inputs(x_new, result.model, name, result.columns)
     # Data that were read in chunks are not kept, but the posterior knows the columns.
     columns = x.shape[1] if result.data is None else result.data.x.shape[1]
     if x.shape[1] != columns:
@@ -442,11 +441,8 @@ _BLOCK = 2**12
 
 
 def _over_rows(likelihood: Likelihood, function, *rows):
-    axes = row_axes(likelihood)
-    if jax.tree.leaves(rows)[0].shape[0] < _MANY:
-        return jax.vmap(function, in_axes=(axes, *(0 for _ in rows)))(likelihood, *rows)
-    own, shared = eqx.partition(likelihood, jax.tree.map(lambda axis: axis == 0, axes, is_leaf=lambda a: a is None))
-    return jax.lax.map(lambda row: function(eqx.combine(row[0], shared), *row[1]), (own, rows), batch_size=_BLOCK)
+    many = jax.tree.leaves(rows)[0].shape[0] >= _MANY
+    return over_rows(function, likelihood, rows, block=_BLOCK if many else None)
 
 
 _ROWS = 2048

@@ -29,6 +29,12 @@ class Conditioned(eqx.Module):
     Marginals are then those of g.
     """
 
+    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+        """log ∫ p ∏ tₙ: the exponent at its maximum, m, and the determinant from the integration."""
+        mean = self.marginals.mean
+        exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
+        return exponent - 0.5 * (self.distance + self.log_det)
+
 
 class Layout(NamedTuple):
     """The inputs in the form that a prior needs, and the order in which it processes the rows.
@@ -55,14 +61,8 @@ class Workspace(eqx.Module):
         return None
 
     def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
-        """log ∫ p ∏ tₙ, differentiable with respect to everything in the workspace.
-
-        It is the exponent at its maximum, m, and the determinant from the integration.
-        """
-        conditioned = self.marginals(sites)
-        mean = conditioned.marginals.mean
-        exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
-        return exponent - 0.5 * (conditioned.distance + conditioned.log_det)
+        """log ∫ p ∏ tₙ, differentiable with respect to everything in the workspace."""
+        return self.marginals(sites).log_normaliser(sites)
 
     @abc.abstractmethod
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:

@@ -160,10 +160,10 @@ class SparseGP(Prior):
 
     def condition(self, workspace: "SparseWorkspace", sites: Sites) -> "SparsePosterior":
         solved = workspace.solve(sites)
-        covariance = weight_space.covariances(solved.half, workspace.features, triangular=True)
+        conditioned = workspace.conditioned(solved)
         return SparsePosterior(
-            workspace.marginals_of_f(Gaussian(workspace.mean + solved.shift, covariance)),
-            weight_space.log_normaliser(workspace.mean, sites, solved),
+            workspace.marginals_of_f(conditioned.marginals),
+            conditioned.log_normaliser(sites),
             self,
             workspace.projection,
             solved.mean,
@@ -238,10 +238,12 @@ class SparseWorkspace(Workspace):
         return self.residual
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
-        solved = self.solve(sites)
-        marginals = Gaussian(
-            self.mean + solved.shift, weight_space.covariances(solved.half, self.features, triangular=True)
-        )
+        return self.conditioned(self.solve(sites))
+
+    def conditioned(self, solved: weight_space.Solved) -> Conditioned:
+        """q(g) at the data, from the posterior of the whitened inducing variables."""
+        covariance = weight_space.covariances(solved.half, self.features, triangular=True)
+        marginals = Gaussian(self.mean + solved.shift, covariance)
         return Conditioned(marginals, jnp.sum(solved.mean**2), solved.log_det, solved.proper, self.residual)
 
     def marginals_of_f(self, marginals: Gaussian) -> Gaussian:
@@ -277,11 +279,6 @@ class SparsePosterior(Posterior):
     def rank(self) -> np.ndarray:
         """The number of directions of each latent's K(Z, Z) that exceed rounding; the others were left out."""
         return np.asarray(in_double(lambda: self.projection.rank)())
-
-    @property
-    def jitter(self) -> float:
-        """The jitter on the diagonal of K(Z, Z): always 0, because directions are left out instead (`rank`)."""
-        return 0.0
 
     @on_host
     def predict(self, x: Any) -> Gaussian:

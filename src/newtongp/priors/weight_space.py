@@ -40,20 +40,8 @@ class Solved(NamedTuple):
 def solve(features: Float[Array, "F N P"], prior_mean: Float[Array, "N D"], sites: Sites) -> Solved:
     """Condition the weights on sites."""
     factor = _factorise(features, sites.precision)
-    mean = _whitened_mean(features, sites.precision, centred_linear(prior_mean, sites), factor.inverse)
+    mean = _whitened_mean(features, sites.precision, sites.centred_linear(prior_mean), factor.inverse)
     return Solved(factor.inverse, mean, times(features, mean), factor.log_det, factor.proper)
-
-
-def centred_linear(prior_mean: Float[Array, "N D"], sites: Sites) -> Float[Array, "N D"]:
-    """λ − Λμ: the linear term relative to the prior mean."""
-    return sites.linear - jnp.einsum("nij,nj->ni", sites.precision, prior_mean)
-
-
-def log_normaliser(prior_mean: Float[Array, "N D"], sites: Sites, solved: Solved) -> Float[Array, ""]:
-    """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
-    centred = centred_linear(prior_mean, sites)
-    linear = jnp.sum((sites.linear + centred) * prior_mean)
-    return -0.5 * solved.log_det + 0.5 * linear + 0.5 * jnp.sum(centred * solved.shift)
 
 
 # Sums and maps over rows, block by block ----------------------------------------------------------

@@ -1,7 +1,7 @@
 """Conversion of objects to their fields, and back from untrusted fields."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..results.result import History, Result
@@ -48,6 +48,14 @@ def make(cls: type, values: dict[str, Any], where: str) -> Any:
     # Constructors and checks assume values of the right type.
     except Exception as error:
         raise FileFormatError(f"{where} cannot be a {cls.__name__}: {error}") from None
+
+
+def make_with(function: Callable, values: dict[str, Any], where: str) -> Any:
+    """What a function returns for these arguments, in place of a class that is gone."""
+    try:
+        return function(**values)
+    except Exception as error:
+        raise FileFormatError(f"{where} cannot be a {function.__name__}: {error}") from None
 
 
 def _complete(cls: type, names: Iterable[str], defaults: dict[str, Any], values: dict[str, Any], where: str) -> None:

@@ -44,8 +44,7 @@ _CLASSES = {
     "priors.statespace": ("priors", "StateSpaceModel"),
     "priors.weight_space": ("priors", "Solved"),
     "model": ("model", "Model"),
-    "methods.curvature": ("methods", "Exact GaussNewton QuasiNewton"),
-    "methods.presets": ("methods", "FirstOrderVI"),
+    "methods.curvature": ("methods", "Exact FirstOrder GaussNewton QuasiNewton"),
     "methods.rule": ("methods", "Method"),
     "methods.safeguard": ("methods", "Heuristic Riemannian"),
     "methods.target": (
@@ -95,6 +94,17 @@ def class_of(key: str) -> type | None:
     if key not in _MODULES:
         return None
     return getattr(importlib.import_module(f"{PACKAGE}.{_MODULES[key]}"), key.partition(".")[2])
+
+
+_REPLACED = {"methods.FirstOrderVI": "methods.presets"}
+"""Keys of classes of version 0.1 that are functions now, and their modules: fields are the arguments."""
+
+
+def replacement_of(key: str) -> Any:
+    """The function that makes what objects with this key have become; None if the key is not an old one."""
+    if key not in _REPLACED:
+        return None
+    return getattr(importlib.import_module(f"{PACKAGE}.{_REPLACED[key]}"), key.partition(".")[2])
 
 
 def known_classes() -> dict[str, Any]:

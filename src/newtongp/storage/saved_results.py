@@ -9,10 +9,8 @@ import numpy as np
 from .._runtime.double import in_double
 from ..inference.infer import posterior_of
 from ..inference.problem import Setup
-from ..inputs import data as data_room
 from ..inputs.columns import KINDS, NUMBERS, Columns
-from ..inputs.data import Data
-from ..methods.presets import FirstOrderVI
+from ..inputs.data import Data, read_data
 from ..methods.rule import Method
 from ..model import Model
 from ..numerics.gaussian import Gaussian, Sites
@@ -27,7 +25,7 @@ from .fields import fits, is_finite
 
 _PARTS: dict[str, Any] = {
     "model": Model,
-    "method": Method | FirstOrderVI,
+    "method": Method,
     "data": Data | None,
     "status": Status,
     "energy": float,
@@ -134,7 +132,7 @@ def _check_rows(result: Result, failed: bool) -> None:
     parts = result.sites, result.marginals, result.site_marginals
     require(len({part is None for part in parts}) == 1, "sites and marginals can be missing only together")
     if result.data is not None:
-        read = data_room.read_data(result.data.x, result.data.outputs, model)
+        read = read_data(result.data.x, result.data.outputs, model)
         require(same(tuple(read), tuple(result.data)), "data differ from what would have been read")
 
 

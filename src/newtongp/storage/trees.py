@@ -15,8 +15,8 @@ import numpy as np
 
 from .constructing import prepare
 from .errors import FileFormatError, short
-from .records import contents, make
-from .registry import PACKAGE, YOURS, by_name, class_of, is_record, key_of
+from .records import contents, make, make_with
+from .registry import PACKAGE, YOURS, by_name, class_of, is_record, key_of, replacement_of
 
 DEEPEST = 100
 """The maximum nesting of objects and tuples."""
@@ -165,6 +165,9 @@ class _Decoder:
                 function = self._given.get(name)
                 if callable(function) and not isinstance(function, type):
                     return function
+            case {"object": str(key), "fields": dict(fields), **rest} if not rest and replacement_of(key):
+                values = {field: self._node(part, f"{where}.{field}", deeper) for field, part in fields.items()}
+                return make_with(replacement_of(key), values, where)
             case {"object": str(key), "fields": dict(fields), **rest} if not rest:
                 cls = self._look_up(key, where)
                 if isinstance(cls, type) and is_record(cls):

@@ -15,8 +15,20 @@ import numpy as np
 from .numbers import parameter
 
 
-def whole(value: Any, name: str, least: int = 1, most: int | None = None, such_as: int | None = None) -> int:
-    """`value` as an integer in a range.
+def is_whole(value: Any) -> bool:
+    """Whether this is an integer, of Python or NumPy: True and False are none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def whole(
+    value: Any,
+    name: str,
+    least: int = 1,
+    most: int | None = None,
+    such_as: int | None = None,
+    otherwise: str | None = None,
+) -> int:
+    """`value` as an integer in a range; `otherwise` is what else users may give.
 
     >>> whole(20, "max_steps")
     20
@@ -25,10 +37,10 @@ def whole(value: Any, name: str, least: int = 1, most: int | None = None, such_a
         ...
     ValueError: max_steps must be an integer of at least 0, got 2.5: give a whole number, such as 100
     """
-    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if is_integer and value >= least and (most is None or value <= most):
+    if is_whole(value) and value >= least and (most is None or value <= most):
         return int(value)
     wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    wanted += "" if otherwise is None else f", or {otherwise}"
     example = max(least, 1) if such_as is None else such_as
     raise ValueError(f"{name} must be an integer {wanted}, got {value!r}: give a whole number, such as {example}")
 
@@ -70,7 +82,7 @@ def file_name(value: Any, name: str = "path", example: str = "result.ngp", what:
 def as_key(key: Any) -> Any:
     """A JAX key from a key or an integer seed."""
     try:
-        if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        if is_whole(key):
             return jax.random.key(int(key))
         if isinstance(key, jax.Array):
             typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)

@@ -11,11 +11,10 @@ from jaxtyping import Array, Bool, Float
 from ..._runtime.devices import kept_everywhere
 from ...likelihoods.base import over_rows
 from ...methods.curvature import rows_of
-from ...methods.energy import tied_row_energy
 from ...methods.rule import Method, evaluate, propose, residual
 from ...numerics.gaussian import Gaussian, Sites, add_covariance, interpolate
-from ...priors import weight_space
-from .product import SHORTEST, Belief, DeviceRows, Product, Shared, is_finite, look_up, nothing, product_of, select
+from ...numerics.trees import select
+from .product import SHORTEST, Belief, DeviceRows, Product, Shared, is_finite, look_up, nothing, product_of
 
 
 def _over_sites(method: Method, step_size: Any) -> Any:
@@ -127,15 +126,13 @@ def _objective_of_batch(shared: Shared, rows: DeviceRows, product: Product, site
 
     −Σ E_q[log p] + KL[q‖p ∏ of the others], or at the mean alone, up to what does not depend on q.
     """
-    method = shared.method
+    method, energy = shared.method, shared.energy
     features, residual_covariance, prior_mean = look_up(shared, rows)
     others = product + product_of(features, prior_mean, sites).times(-1.0)
 
     def row(likelihood, y, observed, marginal, residual_covariance):
-        energy = tied_row_energy(
-            method.target.energy, 1.0, likelihood, y, marginal, marginal, method.cubature, residual_covariance
-        )
-        return jnp.where(observed, energy, 0.0)
+        share = energy.tied_row(likelihood, y, marginal, marginal, method.cubature, residual_covariance)
+        return jnp.where(observed, share, 0.0)
 
     def objective(belief: Belief) -> Float[Array, ""]:
         marginals = belief.marginals(prior_mean, features)
@@ -194,7 +191,7 @@ def inspect(shared: Shared, rows: DeviceRows, kept: Kept) -> Seen:
         (rows.y, rows.observed, marginals, sites, residual_covariance),
     )
     proposal, _ = _over_sites(method, jnp.zeros(()))(expansions, rows.observed, sites, _at(rows.index, kept.memory))
-    centred = weight_space.centred_linear(prior_mean, sites)
+    centred = sites.centred_linear(prior_mean)
     seen = Seen(
         marginals,
         add_covariance(marginals, residual_covariance),

@@ -14,7 +14,6 @@ from ..._runtime.devices import everywhere, mesh_of_rows, whole_share
 from ..._runtime.double import to_host
 from ...inputs.chunks import Batch, Rows
 from ...methods.curvature import QuasiNewton
-from ...methods.presets import FirstOrderVI
 from ...methods.rule import Method
 from ...methods.safeguard import Riemannian
 from ...model import Model
@@ -385,14 +384,14 @@ def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Meth
         )
     if batch_size is not None:
         whole(batch_size, "batch_size", such_as=1000)
-    if isinstance(method, FirstOrderVI):
+    if method.curvature.moves_all_rows:
         raise ValueError("FirstOrderVI moves the sites of all rows at once: use VI() in batches")
     if step is not None and not isinstance(step, Constant):
         raise ValueError(
             f"in batches the step is Constant(rho), or left out for one that adapts itself, got {step!r}: the "
             "energy of a few rows cannot tell whether to backtrack"
         )
-    if method.target.energy is None:
+    if method.energy is None:
         raise ValueError(
             f"batches know how to add up the built-in energies alone, and the target {type(method.target).__name__} "
             "brings its own: leave batch_size out"

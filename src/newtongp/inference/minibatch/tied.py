@@ -9,10 +9,10 @@ from jaxtyping import Array, Float
 
 from ..._runtime.devices import kept_everywhere
 from ...likelihoods.base import over_rows
-from ...methods.energy import tied_row_energy
+from ...methods.energy import Energy
 from ...methods.rule import Method, expansion_around, propose
-from ...numerics.gaussian import Sites
-from .product import Belief, DeviceRows, Product, Shared, look_up, product_of
+from ...numerics.gaussian import Gaussian, Sites
+from .product import Belief, DeviceRows, Product, Shared, added_energy, look_up, product_of
 
 
 class Tied(eqx.Module):
@@ -24,11 +24,15 @@ class Tied(eqx.Module):
 
     @classmethod
     def given(cls, method: Method, product: Product, rows: Any) -> "Tied":
-        belief = Belief.given(product)
-        if method.target.energy != "pep":
+        belief, energy = Belief.given(product), added_energy(method)
+        if energy.power is None:
             return cls(product, belief, belief)
         # tₙ = t^{1/N}: the cavity of every row is q / t^{α/N}.
-        return cls(product, belief, Belief.given(product.times(1.0 - method.energy_power / rows)))
+        return cls(product, belief, Belief.given(product.times(1.0 - energy.power / rows)))
+
+    def cavities(self, marginals: Gaussian, prior_mean: Any, features: Any, energy: Energy) -> Gaussian:
+        """The marginals of some rows without their shares, where the energy asks for them."""
+        return self.cavity.marginals(prior_mean, features) if energy.uses_cavities else marginals
 
 
 tied_given = jax.jit(Tied.given)
@@ -37,27 +41,18 @@ tied_given = jax.jit(Tied.given)
 @jax.jit
 def proposals(shared: Shared, rows: DeviceRows, tied: Tied) -> tuple[Product, Float[Array, ""]]:
     """The product of a batch's proposed sites, and its share of the energy."""
-    method = shared.method
+    method, energy = shared.method, shared.energy
     features, residual_covariance, prior_mean = look_up(shared, rows)
     marginals = tied.belief.marginals(prior_mean, features)
-    without = tied.cavity.marginals(prior_mean, features) if method.target.energy == "pep" else marginals
+    without = tied.cavities(marginals, prior_mean, features, energy)
     points = without if method.target.power > 0.0 else marginals
     no_sites = Sites(jnp.zeros_like(marginals.mean), jnp.zeros_like(marginals.covariance))
 
     def row(likelihood, y, observed, marginal, cavity, point, residual_covariance, site):
         expansion = expansion_around(method, likelihood, y, observed, marginal, point, residual_covariance)
         proposal, _ = propose(method, expansion, observed, site, None, jnp.ones(()))
-        energy = tied_row_energy(
-            method.target.energy,
-            method.energy_power,
-            likelihood,
-            y,
-            marginal,
-            cavity,
-            method.cubature,
-            residual_covariance,
-        )
-        return proposal, jnp.where(observed, energy, 0.0)
+        share = energy.tied_row(likelihood, y, marginal, cavity, method.cubature, residual_covariance)
+        return proposal, jnp.where(observed, share, 0.0)
 
     proposed, energies = over_rows(
         row, rows.likelihood, (rows.y, rows.observed, marginals, without, points, residual_covariance, no_sites)
@@ -77,15 +72,11 @@ def holding(shared: Shared, rows: DeviceRows) -> tuple[Product, Sites]:
 @jax.jit
 def global_energy(method: Method, tied: Tied) -> Float[Array, ""]:
     """What t(v) adds to the rows' energies."""
-    belief = tied.belief
-    if method.target.energy == "vfe":
-        size = belief.mean.size
-        return 0.5 * (jnp.sum(belief.half**2) - size + belief.distance + belief.log_det)
-    if method.target.energy == "laplace":
-        return 0.5 * (belief.distance + belief.log_det)
-    power = method.energy_power
-    whole, left = log_integral(tied.product, 1.0), log_integral(tied.product, 1.0 - power)
-    return (whole - left) / power - whole
+
+    def log_integrals(share):
+        return log_integral(tied.product, 1.0), log_integral(tied.product, 1.0 - share)
+
+    return added_energy(method).tied_factor(tied.belief, log_integrals)
 
 
 def log_integral(product: Product, share: Any) -> Float[Array, ""]:
