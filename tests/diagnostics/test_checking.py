@@ -155,7 +155,7 @@ def test_calibration_shows_as_a_table(result):
 def test_a_calibration_without_rows_says_so(result):
     found = result.calibration(X[:3], np.full(3, np.nan))
     assert found.rows == 0 and repr(found) == "Calibration of no rows, new data: none is both observed and predictable"
-    assert "no rows: none is observed" in " ".join(str(found).split())
+    assert "no rows: none is both observed" in " ".join(str(found).split())
     for ask in (lambda: found.coverage, lambda: found.standard_errors, lambda: found.p_value, found.histogram):
         with pytest.raises(ValueError, match="calibration has no rows: none is both observed and predictable"):
             ask()

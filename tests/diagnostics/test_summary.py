@@ -215,7 +215,7 @@ def test_columns_that_never_vary_are_not_called_long():
     only = warned([2.0, 1.0])
     assert "Column 1 of x is constant" in only and "times the range" not in only
     both = warned([200.0, 1.0])
-    assert "20 times the range of x" in both and "with column 0, which" in both and "Column 1 of x is constant" in both
+    assert "20 times the range of x" in both and "on column 0, which" in both and "Column 1 of x is constant" in both
 
 
 # Warnings of the posterior ------------------------------------------------------------------------
