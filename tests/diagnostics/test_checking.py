@@ -202,7 +202,7 @@ def test_calibration_says_what_it_lacks(result):
         plain.calibration()
     pair = likelihoods.MultivariateGaussian(np.eye(2))
     both = ng.prediction.Prediction(pair, ng.Gaussian(np.zeros((1, 2)), np.eye(2)[None]), None)
-    with pytest.raises(ValueError, match="one output, and MultivariateGaussian has 2"):
+    with pytest.raises(ValueError, match="one output, but MultivariateGaussian has 2"):
         around(both, ng.infer(MODEL, X, Y).data, np.ones(1, dtype=bool))
 
 
