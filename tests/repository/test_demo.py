@@ -257,6 +257,6 @@ def test_a_plot_of_the_rate_refuses_what_it_cannot_draw(stamped):
             return -((y - f[0] * f[1]) ** 2)
 
     two = SimpleNamespace(model=SimpleNamespace(likelihood=Pair()))
-    with pytest.raises(ValueError, match="one latent and one output, and Pair has 2 and 1"):
+    with pytest.raises(ValueError, match="one latent and one output, but Pair has 2 and 1"):
         plotting.plot_conditional_mean(two, x)
     pyplot.close("all")
