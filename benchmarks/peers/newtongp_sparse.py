@@ -1,4 +1,4 @@
-"""Our update of one batch, with all sites kept and tied."""
+"""Our update of one batch, with all sites stored and tied."""
 
 from common import serve, timed
 from sparse_task import LENGTHSCALE, VARIANCE, batches, rows_of
@@ -10,9 +10,10 @@ def prepare(task):
     import newtongp as ng
     from newtongp._runtime.double import in_double
     from newtongp.inference.minibatch import BatchRun
-    from newtongp.inference.minibatch.full import begin_kept, visit
+    from newtongp.inference.minibatch.full import no_sites, update_batch
     from newtongp.inference.minibatch.product import nothing, on_devices
-    from newtongp.inference.minibatch.tied import proposals
+    from newtongp.inference.minibatch.tied import propose_batch
+    from newtongp.inference.minibatch.tied_run import step_once
     from newtongp.inputs.chunks import Batch
     from newtongp.inputs.data import Data
 
@@ -21,28 +22,28 @@ def prepare(task):
     def steps_of(storage):
         prior = ng.SparseGP(ng.kernels.RBF(LENGTHSCALE, VARIANCE), inducing, storage=storage)
         model = ng.Model(prior, ng.likelihoods.Bernoulli("probit"))
-        run = in_double(BatchRun)(model, x, y, ng.VI(), None, task["batch"], 0, 1e-6)
+        problem = in_double(BatchRun)(model, x, y, ng.VI(), None, task["batch"], 0, 1e-6).problem
         given = batches(task, np.column_stack([x, np.arange(len(x))]), y)
         state = {}
 
         @in_double
         def several():
             if storage == "full":
-                kept = state.pop("kept", None) or begin_kept(run.shared, len(x))
+                stored = state.pop("stored", None) or no_sites(problem.shared, len(x))
             else:
-                tied = state.get("tied") or run._given(nothing(run.prior, run.shared.projection))
+                tied = state.get("tied") or problem.tied(nothing(problem.prior, problem.shared.projection))
             for _ in range(task["steps"]):
                 inputs, labels = next(given)
                 data = Data(inputs[:, :-1], labels[:, None], np.ones(task["batch"], dtype=bool))
                 rows = on_devices(Batch(inputs[:, -1].astype(int), data, task["batch"]), model.likelihood, None)
                 if storage == "full":
-                    kept = visit(run.shared, rows, kept, 1.0, len(x))
+                    stored = update_batch(problem.shared, rows, stored, 1.0, len(x))
                 else:
-                    proposal, _ = proposals(run.shared, rows, tied)
-                    tied = run._step(tied, proposal.times(len(x) / task["batch"]), 0.1)
+                    proposal = propose_batch(problem.shared, rows, tied).product.times(len(x) / task["batch"])
+                    tied = step_once(problem.method, tied, proposal, 0.1, problem.batching.observed)
             if storage == "full":
-                state["kept"] = kept
-                kept.belief.mean.block_until_ready()
+                state["stored"] = stored
+                stored.belief.mean.block_until_ready()
             else:
                 state["tied"] = tied
                 tied.belief.mean.block_until_ready()

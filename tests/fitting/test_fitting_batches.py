@@ -62,7 +62,7 @@ def test_batches_learn_what_all_rows_do():
 @in_double
 def gradients(method, values):
     """By a batch of all rows at the fixed point of inference, and as `fit` without batches has it."""
-    start = batches._read(model(), X, Y, None, True, np.random.default_rng(0))
+    start = batches.read_start(model(), X, Y, None, True, np.random.default_rng(0))
     slots = start.space.slots
     unconstrained = start.space.free_of([np.asarray(value) for value in values])
     setup = Setup(start.model, X, Y)
@@ -70,12 +70,13 @@ def gradients(method, values):
     wanted = objective.evaluate(
         slots, objective.BoundModel.of(setup), unconstrained, method, Backtracking(), sites, -1.0, 200, 1e-11
     )
-    constants = batches._Learner(start, method, None, N, 0.05, 0)._constants(unconstrained)
+    schedule = batches._Schedule.of(start, method, None, N, 0.05, 0)
+    constants = batches.constants_at(start, schedule, unconstrained)
     rows = jax.device_put(product.on_devices(next(start.rows.batches(N)), start.model.likelihood, None))
     shared, here, places = batch.at(slots, constants, rows, jnp.asarray(unconstrained))
     features, _, mean = product.look_up(shared, here)
-    kept = places.product_of_z(product.product_of(features, mean, wanted.report.sites))
-    parts, found = batch.energy_and_gradient(slots, constants, rows, jnp.asarray(unconstrained), kept, 1.0)
+    stored = places.product_of_z(product.product_of(features, mean, wanted.report.sites))
+    parts, found = batch.energy_and_gradient(slots, constants, rows, jnp.asarray(unconstrained), stored, 1.0)
     return np.asarray(found), np.asarray(wanted.gradient), float(sum(parts)), float(wanted.report.energy)
 
 
@@ -123,10 +124,9 @@ def test_a_start_without_an_energy_is_passed_over(monkeypatch):
         return energies[-1], product
 
     monkeypatch.setattr(batches, "settle", settle)
-    start = batches._read(model(), X, Y, None, False, np.random.default_rng(0))
-    learner = batches._Learner(start, ng.VI(), None, 100, 0.05, 0)
-    in_double(learner.begin)()
-    np.testing.assert_allclose(learner.unconstrained, places[np.nanargmin(energies)], rtol=1e-12)
+    start = batches.read_start(model(), X, Y, None, False, np.random.default_rng(0))
+    fit = in_double(batches._BatchFit)(start, batches._Schedule.of(start, ng.VI(), None, 100, 0.05, 0))
+    np.testing.assert_allclose(fit.unconstrained, places[np.nanargmin(energies)], rtol=1e-12)
 
 
 # One run like another ---------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Hyperparameter learning in batches of rows, for sparse GPs: `fit` for data larger than memory.
 
-What is known of f is kept as the product t of all sites, whatever the prior stores, and every batch does two things.
+What is known of f is stored as the product t of all sites, whatever the prior stores, and every batch does two things.
 Its proposals are an estimate of the next t, as in `minibatch/`; and its rows, as many times as they fit into the
 data, give an unbiased estimate of the gradient of the energy of q ∝ p t in the hyperparameters at a fixed t, for one
 step of Adam. Where t is at its fixed point, and the method's energy stationary there (`sec:gp`), that is the gradient
@@ -15,6 +15,7 @@ How long a run takes is decided by the energy. Once it falls by no more than its
 from the mean of the last iterates on; after the smallest rate that mean is the answer.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -24,20 +25,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._runtime.devices import everywhere, mesh_of_rows, whole_share
+from .._runtime.devices import everywhere, whole_share
 from .._runtime.double import to_host
 from ..inference.compatibility import check_choices
 from ..inference.infer import infer
-from ..inference.minibatch.product import added_energy, on_devices
-from ..inference.minibatch.run import WHOLE_PASS, RowProgress, check_batches, explained
-from ..inputs.chunks import Batch, Rows
-from ..inputs.data import Data
+from ..inference.minibatch.batching import WHOLE_PASS, Batching
+from ..inference.minibatch.checks import check_batches
+from ..inference.minibatch.product import DeviceRows, added_energy, on_devices
+from ..inference.minibatch.progress import RowProgress, explained
+from ..inputs.chunks import Batch
 from ..methods.curvature import QuasiNewton
 from ..methods.rule import Method
 from ..methods.safeguard import Riemannian
 from ..model import Model
-from ..priors.by_name import for_columns
-from ..priors.inducing import MOST_ROWS, Sample
 from ..priors.sparse import SparseGP
 from ..results.fit_result import FitResult
 from ..results.result import Result
@@ -45,10 +45,10 @@ from ..results.status import Status
 from ..validation.arguments import as_key
 from ..validation.numbers import parameter
 from .checkpoint import Checkpoint, fingerprint
-from .initial_values import guess, scales_of
-from .learned import choose, with_values
+from .learned import with_values
+from .minibatch_start import FitStart, read_start, take_rows
 from .minibatch_step import Constants, State, advance, begin, settle, sums
-from .space import Space, report_failure
+from .space import report_failure
 
 _PHASES = 5
 _SLOWER = 0.5
@@ -56,7 +56,7 @@ _SLOWER = 0.5
 _STRETCH = 200
 """Batches over which an energy is taken, where a pass has far more than that."""
 _WINDOW = 8
-"""Stretches in which the energy must have come to rest."""
+"""Stretches in which the energy must have come to rest, at least."""
 _FEWEST_STEPS = 30
 """In a window: Adam swings about for a while after the rate has changed."""
 _MEMORY = 100
@@ -70,108 +70,106 @@ _BATCHES = 16
 """A batch that nobody chose has at least so many rows, and a pass this number of batches."""
 
 
-# What is known before the first batch ----------------------------------------------------------------------------
+class _Schedule(NamedTuple):
+    """What is chosen once and for all: batches, stretches of them, and the sizes of steps."""
+
+    batching: Batching
+    method: Method
+    fixed: float | None
+    """The size of every step towards a batch's t(v); None for one that falls."""
+    rate: float
+    """Adam's learning rate in the first phase."""
+    seed: list[int]
+    stretch: int
+    """Batches per stretch, over which an energy is taken."""
+    window: int
+    """Stretches in which the energy must have come to rest."""
+
+    @classmethod
+    def of(
+        cls, start: FitStart, method: Method, step: Any, batch_size: int | None, rate: float, key: Any
+    ) -> "_Schedule":
+        rows = start.rows
+        by_default = min(max(-(-rows.count // _BATCHES), _FEWEST_ROWS), WHOLE_PASS)
+        batching = Batching.of(rows, start.model.likelihood, by_default if batch_size is None else batch_size)
+        stretch = -(-batching.per_pass // max(1, round(batching.per_pass / _STRETCH)))
+        return cls(
+            batching,
+            method,
+            None if step is None else float(np.asarray(step.rho)),
+            rate,
+            np.asarray(jax.random.key_data(as_key(key))).tolist(),
+            stretch,
+            max(_WINDOW, -(-_FEWEST_STEPS // stretch)),
+        )
+
+    def generator(self, number: int) -> np.random.Generator:
+        """Nothing but the key and a number decides what is random: a run that is resumed sees the same rows."""
+        return np.random.default_rng([*self.seed, number])
+
+    def learning_rate(self, phase: int) -> float:
+        return self.rate * _SLOWER**phase
+
+    def step_size(self, phase: int, batches_seen: float) -> float:
+        """Of the step towards a batch's t(v): all rows count the same at first, later ones for more in the end."""
+        if self.fixed is not None:
+            return self.fixed
+        forgetting = 0.5**phase / min(self.batching.per_pass, _MEMORY)
+        return max(2.0 / (batches_seen + 3.0), min(forgetting, 1.0))
 
 
-class _Start(NamedTuple):
-    """The model with its inducing inputs chosen, what is learned of it, and rows drawn from the data."""
+@dataclasses.dataclass
+class _Progress:
+    """Where a run is: all that a checkpoint has to store."""
 
-    model: Model
-    rows: Rows
-    space: Space
-    drawn: Batch
+    state: State
+    safe: State
+    """At the end of the last stretch with a finite energy."""
+    passes: int = 0
+    done: int = 0
+    """Batches of the present pass."""
+    steps: int = 0
+    phase: int = 0
+    status: Status = Status.RUNNING
+    trace: list[float] = dataclasses.field(default_factory=list)
+    """The energies of all stretches."""
+    energies: list[float] = dataclasses.field(default_factory=list)
+    iterates: list[np.ndarray] = dataclasses.field(default_factory=list)
+    """The energies and mean iterates of the stretches of this phase."""
 
+    def next_phase(self, ending: Status) -> None:
+        """Go on with smaller steps, or end where they are the smallest."""
+        if self.phase + 1 >= _PHASES:
+            self.status = ending
+            return
+        self.phase += 1
+        self.energies, self.iterates = [], []
 
-def _read(
-    model: Model, x: Any, y: Any, specifications: Mapping[str, Any] | None, weak_priors: bool, rng: np.random.Generator
-) -> _Start:
-    prior = model.prior
-    assert isinstance(prior, SparseGP)
-    # Made even where inducing inputs are given: it knows how many columns there are.
-    sample = Sample(prior.seed)
-    rows = Rows(x, y, model, sample.see)
-    model = Model(for_columns(prior, sample.rows.shape[1]), model.likelihood)
-    drawn = _draw(rows, MOST_ROWS, rng)
-    # Scales are those of outputs as they are, with the row parameters of the rows that were drawn.
-    bare = drawn._replace(data=drawn.data._replace(seen=None)).likelihood(model.likelihood)
-    scales = scales_of(Model(model.prior, bare), drawn.data)
-    if prior.inducing is None:
-        unconstrained = choose(model, None)
-        start = with_values(tuple(each.slot for each in unconstrained), model, guess(model, scales, unconstrained))
-        chosen = start.prior.inducing_for(sample)
-        model = Model(model.prior.with_inducing(chosen), model.likelihood)  # pyright: ignore[reportAttributeAccessIssue]
-    return _Start(model, rows, Space(model, scales, specifications, weak_priors), drawn)
-
-
-def _draw(rows: Rows, most: int, rng: np.random.Generator) -> Batch:
-    """At most so many rows at random, in the order of the data."""
-    keys, kept = np.zeros(0), None
-    for batch in rows.batches(min(rows.count, WHOLE_PASS)):
-        here = _columns(batch.data, slice(0, batch.count))
-        index = batch.index[: batch.count] if kept is None else np.append(kept[0], batch.index[: batch.count])
-        data = here if kept is None else _joined(kept[1], here)
-        keys = np.append(keys, rng.random(batch.count))
-        first = np.sort(np.argsort(keys)[:most])
-        keys, kept = keys[first], (index[first], _columns(data, first))
-    assert kept is not None
-    order = np.argsort(kept[0])
-    return Batch(kept[0][order], _columns(kept[1], order), len(order))
+    def averaged(self, window: int) -> np.ndarray:
+        """The mean of the iterates of the last stretches, over their units; the last one where none is complete."""
+        last = self.iterates[-window:]
+        return np.mean(last, axis=0) if last else np.asarray(self.state.scaled)
 
 
-def _columns(data: Data, rows: Any) -> Data:
-    return Data(*(None if leaf is None else leaf[rows] for leaf in data))  # pyright: ignore[reportArgumentType]
+class _BatchFit:
+    """One call of `fit` in batches, from its first look at the rows."""
 
+    def __init__(self, start: FitStart, schedule: _Schedule):
+        self.start, self.space, self.schedule = start, start.space, schedule
+        self.constants, self.progress, looked_at = self._first_look()
+        self.head_start = looked_at / schedule.batching.size
+        """What the first look has told of t(v), in batches."""
 
-def _joined(first: Data, second: Data) -> Data:
-    pairs = zip(first, second, strict=True)
-    return Data(*(None if a is None or b is None else np.concatenate([a, b]) for a, b in pairs))  # pyright: ignore
-
-
-# The run ---------------------------------------------------------------------------------------------------------
-
-
-class _Learner:
-    """One call of `fit` in batches: where it is, and what decides that it goes on."""
-
-    def __init__(self, start: _Start, method: Method, step: Any, batch_size: int | None, rate: float, key: Any):
-        self.start, self.space, self.rows = start, start.space, start.rows
-        self.method = method
-        self.fixed = None if step is None else float(np.asarray(step.rho))
-        self.rate = rate
-        self.seed = np.asarray(jax.random.key_data(as_key(key))).tolist()
-        self.mesh = mesh_of_rows()
-        by_default = min(max(-(-self.rows.count // _BATCHES), _FEWEST_ROWS), WHOLE_PASS)
-        self.size = min(self.rows.count, by_default if batch_size is None else batch_size)
-        self.filled = whole_share(self.size, self.mesh)
-        self.batches = -(-self.rows.count // self.size)
-        self.stretch = -(-self.batches // max(1, round(self.batches / _STRETCH)))
-        self.window = max(_WINDOW, -(-_FEWEST_STEPS // self.stretch))
-        # Where it is now
-        self.state: State
-        self.safe: State
-        """At the end of the last stretch with a finite energy."""
-        self.passes, self.done, self.steps, self.phase = 0, 0, 0, 0
-        self.head_start = 0.0
-        """What a first look has told of t(v), in batches."""
-        self.status = Status.RUNNING
-        self.trace: list[float] = []
-        self.energies: list[float] = []
-        self.iterates: list[np.ndarray] = []
-        """Of the stretches of this phase."""
-
-    # Before the first batch
-
-    def begin(self) -> None:
+    def _first_look(self) -> tuple[Constants, _Progress, int]:
         """Look at several starts with some of the rows, and begin with the best."""
-        drawn = self.start.drawn
-        rng = self._generator(0)
-        chosen = np.sort(rng.permutation(drawn.count)[:_LOOKED_AT])
-        filled = whole_share(len(chosen), self.mesh)
+        drawn, batching = self.start.drawn, self.schedule.batching
+        chosen = np.sort(self.schedule.generator(0).permutation(drawn.count)[:_LOOKED_AT])
+        filled = whole_share(len(chosen), batching.mesh)
         rows = np.append(chosen, np.zeros(filled - len(chosen), dtype=int))
-        data = _columns(drawn.data, rows)
+        data = take_rows(drawn.data, rows)
         data = data._replace(observed=data.observed & (np.arange(filled) < len(chosen)))
-        batch = on_devices(Batch(drawn.index[rows], data, len(chosen)), self.start.model.likelihood, self.mesh)
-        constants = self._constants(self.space.middle)
+        batch = on_devices(Batch(drawn.index[rows], data, len(chosen)), batching.likelihood, batching.mesh)
+        constants = constants_at(self.start, self.schedule, self.space.middle)
         lowest, best, product = np.inf, self.space.middle, None
         for unconstrained in self.space.starts():
             energy, found = settle(self.space.slots, constants, batch, unconstrained)
@@ -180,106 +178,84 @@ class _Learner:
             if product is None or total < lowest:
                 lowest, best, product = total, unconstrained, found
         assert product is not None
-        self.constants = everywhere(self._constants(best), self.mesh)
-        self.head_start = len(chosen) / self.size
-        self.state = self.safe = everywhere(begin(best / self.space.units, product), self.mesh)
-
-    def _constants(self, start: np.ndarray) -> Constants:
-        low, high = np.asarray(self.space.bounds(start)).reshape(-1, 2).T
-        units = self.space.units
-        count, observed = float(self.rows.count), float(max(1, self.rows.observed))
-        prior = self.start.model.prior
-        assert isinstance(prior, SparseGP)
-        return Constants(prior, self.method, units, low / units, high / units, count, observed)
-
-    def _generator(self, number: int) -> np.random.Generator:
-        """Nothing but the key and a number decides what is random: a run that is resumed sees the same rows."""
-        return np.random.default_rng([*self.seed, number])
-
-    # Batch by batch
+        constants = everywhere(constants_at(self.start, self.schedule, best), batching.mesh)
+        state = everywhere(begin(best / self.space.units, product), batching.mesh)
+        return constants, _Progress(state, state), len(chosen)
 
     def run(self, max_steps: int, tol: float, checkpoint_writer: "_CheckpointWriter | None", bar: RowProgress) -> None:
         """Passes over the data, until the energy has come to rest or their number runs out."""
-        while self.passes < max_steps and self.status is Status.RUNNING:
-            batches = self.rows.batches(self.size, self._generator(self.passes + 1), self.filled)
-            for number, batch in enumerate(batches):
-                if number < self.done:
-                    continue
-                self._take(batch)
+        progress, schedule, batching = self.progress, self.schedule, self.schedule.batching
+        while progress.passes < max_steps and progress.status is Status.RUNNING:
+            for batch, rows in batching.batches(schedule.generator(progress.passes + 1), skip=progress.done):
+                self._take(rows)
                 bar.saw(batch.count)
-                if self.done % self.stretch != 0 and self.done != self.batches:
+                if progress.done % schedule.stretch != 0 and progress.done != batching.per_pass:
                     continue
                 self._close(tol)
-                if self.done == self.batches:
-                    self.passes, self.done = self.passes + 1, 0
+                if progress.done == batching.per_pass:
+                    progress.passes, progress.done = progress.passes + 1, 0
                 if checkpoint_writer is not None:
-                    checkpoint_writer.write(self)
-                if self.status is not Status.RUNNING:
+                    checkpoint_writer.write(progress)
+                if progress.status is not Status.RUNNING:
                     break
-            bar.passed(self.trace[-1] if self.trace else np.nan)
+            bar.passed(progress.trace[-1] if progress.trace else np.nan)
 
-    def _take(self, batch: Batch) -> None:
-        rows = on_devices(batch, self.start.model.likelihood, self.mesh)
-        _, pull = self.space.penalty(np.asarray(self.state.scaled) * self.space.units)
-        size = float(self.size)
-        self.state = advance(
-            self.space.slots, self.constants, rows, self.state, pull, self.current_rate, self._step_size(), size
+    def _take(self, rows: DeviceRows) -> None:
+        """One batch: a step of Adam, and one of t(v)."""
+        progress, schedule = self.progress, self.schedule
+        _, pull = self.space.penalty(np.asarray(progress.state.scaled) * self.space.units)
+        progress.state = advance(
+            self.space.slots,
+            self.constants,
+            rows,
+            progress.state,
+            pull,
+            schedule.learning_rate(progress.phase),
+            schedule.step_size(progress.phase, progress.steps + self.head_start),
+            float(schedule.batching.size),
         )
-        self.steps, self.done = self.steps + 1, self.done + 1
-
-    @property
-    def current_rate(self) -> float:
-        """The learning rate in this phase."""
-        return self.rate * _SLOWER**self.phase
-
-    def _step_size(self) -> float:
-        """Of the step towards a batch's t(v): all rows count the same at first, later ones for more in the end."""
-        if self.fixed is not None:
-            return self.fixed
-        forgetting = 0.5**self.phase / min(self.batches, _MEMORY)
-        return max(2.0 / (self.steps + self.head_start + 3.0), min(forgetting, 1.0))
+        progress.steps, progress.done = progress.steps + 1, progress.done + 1
 
     def _close(self, tol: float) -> None:
         """The end of a stretch: its energy, and whether that still falls."""
-        found = to_host(sums(self.state))
+        progress, window = self.progress, self.schedule.window
+        found = to_host(sums(progress.state))
         iterates, energies, shared_energies, rows, steps, refused = found
         mean = iterates / steps
-        total = float(energies * self.rows.count / rows + shared_energies / rows)
+        total = float(energies * self.start.rows.count / rows + shared_energies / rows)
         total += self.space.penalty(mean * self.space.units)[0]
         self._replace(sums, jax.tree.map(np.zeros_like, found))
         if not np.isfinite(total) or refused == steps:
             # Back to where it worked, with smaller steps.
-            self.state = self.safe
-            self._next_phase(Status.STEP_TOO_SMALL)
+            progress.state = progress.safe
+            progress.next_phase(Status.STEP_TOO_SMALL)
             return
-        self.safe = self.state
-        self.trace.append(total)
-        self.energies.append(total)
-        self.iterates.append(mean)
-        if len(self.energies) >= self.window and is_level(np.array(self.energies[-self.window :]), tol):
-            self._replace(lambda state: state.scaled, self.averaged)
-            self._next_phase(Status.CONVERGED)
+        progress.safe = progress.state
+        progress.trace.append(total)
+        progress.energies.append(total)
+        progress.iterates.append(mean)
+        if len(progress.energies) >= window and is_level(np.array(progress.energies[-window:]), tol):
+            self._replace(lambda state: state.scaled, progress.averaged(window))
+            progress.next_phase(Status.CONVERGED)
 
     def _replace(self, where: Callable[[State], Any], by: Any) -> None:
-        self.state = eqx.tree_at(where, self.state, everywhere(by, self.mesh))
-
-    def _next_phase(self, ending: Status) -> None:
-        if self.phase + 1 >= _PHASES:
-            self.status = ending
-            return
-        self.phase += 1
-        self.energies, self.iterates = [], []
-
-    @property
-    def averaged(self) -> np.ndarray:
-        """The mean of the iterates of the last stretches, over their units; the last one where none is complete."""
-        kept = self.iterates[-self.window :]
-        return np.mean(kept, axis=0) if kept else np.asarray(self.state.scaled)
+        replacement = everywhere(by, self.schedule.batching.mesh)
+        self.progress.state = eqx.tree_at(where, self.progress.state, replacement)
 
     @property
     def unconstrained(self) -> np.ndarray:
-        """The best free numbers so far."""
-        return self.averaged * self.space.units
+        """The best unconstrained numbers so far."""
+        return self.progress.averaged(self.schedule.window) * self.space.units
+
+
+def constants_at(start: FitStart, schedule: _Schedule, unconstrained: np.ndarray) -> Constants:
+    """What stays the same from batch to batch in a search that begins here."""
+    low, high = np.asarray(start.space.bounds(unconstrained)).reshape(-1, 2).T
+    units, rows = start.space.units, schedule.batching.rows
+    prior = start.model.prior
+    assert isinstance(prior, SparseGP)
+    observed = schedule.batching.observed
+    return Constants(prior, schedule.method, units, low / units, high / units, float(rows.count), observed)
 
 
 def is_level(energies: np.ndarray, tol: float) -> bool:
@@ -302,50 +278,52 @@ def is_level(energies: np.ndarray, tol: float) -> bool:
 class _CheckpointWriter:
     """A checkpoint with all that decides how a run goes on."""
 
-    def __init__(self, path: Any, learner: _Learner, tol: float):
-        start = learner.start
-        options = learner.rows.count, learner.size, learner.rate, learner.fixed, learner.seed, tol
-        specified, priors = learner.space.specifications
-        objects = start.model, learner.method, priors
-        mark = fingerprint(objects, (start.drawn, specified), (learner.space.slots, options))
+    def __init__(self, path: Any, fit: _BatchFit, tol: float):
+        start, schedule = fit.start, fit.schedule
+        batching = schedule.batching
+        options = batching.rows.count, batching.size, schedule.rate, schedule.fixed, schedule.seed, tol
+        specified, priors = fit.space.specifications
+        objects = start.model, schedule.method, priors
+        mark = fingerprint(objects, (start.drawn, specified), (fit.space.slots, options))
         self.file = Checkpoint(path, "newtongp fit checkpoint in batches", mark)
 
-    def read(self, learner: _Learner) -> None:
-        """Put a learner where an earlier run has been."""
-        kept = self.file.read()
-        if kept is None:
+    def read(self, fit: _BatchFit) -> None:
+        """Put a fit where an earlier run has been."""
+        written = self.file.read()
+        if written is None:
             return
-        learner.state, learner.safe = (
-            everywhere(self._restored(getattr(learner, name), kept, name), learner.mesh) for name in ("state", "safe")
+        progress, mesh = fit.progress, fit.schedule.batching.mesh
+        progress.state, progress.safe = (
+            everywhere(self._restored(getattr(progress, name), written, name), mesh) for name in ("state", "safe")
         )
-        counters = self.file.array(kept, "counters", "i", 5)
+        counters = self.file.array(written, "counters", "i", 5)
         if np.any(counters < 0) or counters[4] not in list(Status):
             raise self.file.unusable("counters must be counts, and the last one an ending of inference")
-        learner.passes, learner.done, learner.steps, learner.phase, status = counters.tolist()
-        learner.status = Status(status)
-        learner.trace = self.file.array(kept, "trace", "f", None).tolist()
-        learner.energies = self.file.array(kept, "energies", "f", None).tolist()
-        learner.iterates = list(self.file.array(kept, "iterates", "f", None, learner.space.size))
+        progress.passes, progress.done, progress.steps, progress.phase, status = counters.tolist()
+        progress.status = Status(status)
+        progress.trace = self.file.array(written, "trace", "f", None).tolist()
+        progress.energies = self.file.array(written, "energies", "f", None).tolist()
+        progress.iterates = list(self.file.array(written, "iterates", "f", None, fit.space.size))
 
-    def write(self, learner: _Learner, now: bool = False) -> None:
+    def write(self, progress: _Progress, now: bool = False) -> None:
         """Replace the file by what is known by now."""
         if not (now or self.file.is_due()):
             return
-        counters = [learner.passes, learner.done, learner.steps, learner.phase, learner.status.value]
+        counters = [progress.passes, progress.done, progress.steps, progress.phase, progress.status.value]
         payload = {
             "counters": np.array(counters),
-            "trace": np.array(learner.trace, dtype=float),
-            "energies": np.array(learner.energies, dtype=float),
-            "iterates": np.array(learner.iterates, dtype=float).reshape(-1, learner.space.size),
+            "trace": np.array(progress.trace, dtype=float),
+            "energies": np.array(progress.energies, dtype=float),
+            "iterates": np.array(progress.iterates, dtype=float).reshape(-1, progress.state.scaled.shape[0]),
         }
         for name in ("state", "safe"):
-            leaves = jax.tree.leaves(to_host(getattr(learner, name)))
+            leaves = jax.tree.leaves(to_host(getattr(progress, name)))
             payload |= {f"{name}{number}": np.asarray(leaf) for number, leaf in enumerate(leaves)}
         self.file.write(payload)
 
-    def _restored(self, state: State, kept: dict[str, Any], name: str) -> State:
+    def _restored(self, state: State, written: dict[str, Any], name: str) -> State:
         leaves, structure = jax.tree.flatten(state)
-        arrays = [self.file.array(kept, f"{name}{i}", leaf.dtype.kind, *leaf.shape) for i, leaf in enumerate(leaves)]
+        arrays = [self.file.array(written, f"{name}{i}", leaf.dtype.kind, *leaf.shape) for i, leaf in enumerate(leaves)]
         restored = jax.tree.unflatten(structure, list(map(jnp.asarray, arrays)))
         if not np.all(np.isfinite(np.asarray(restored.scaled))):
             raise self.file.unusable(f"the parameters of {name} must be finite")
@@ -402,43 +380,45 @@ def fit_in_batches(
     rate = float(parameter(learning_rate, "learning_rate", lower=0.0))
     rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
     started = time.perf_counter()
-    start = _read(model, x, y, parameters, weak_priors, rng)
-    learner = _Learner(start, chosen, step, batch_size, rate, key)
-    interrupted = False
-    if start.space.size:
-        learner.begin()
-        checkpoint_writer = None if checkpoint is None else _CheckpointWriter(checkpoint, learner, tol)
-        if checkpoint_writer is not None:
-            checkpoint_writer.read(learner)
-        with RowProgress(progress, start.rows.count, max_steps) as bar, explained():
-            try:
-                learner.run(max_steps, tol, checkpoint_writer, bar)
-            except KeyboardInterrupt:
-                interrupted = True
-        if checkpoint_writer is not None:
-            checkpoint_writer.write(learner, now=True)
-        if not learner.trace and learner.steps and not interrupted:
-            raise RuntimeError(
-                "no hyperparameters were found with which inference works: try infer with fixed ones first, to see why"
-            )
-    return _finish(
-        learner,
-        lambda learnt: _infer(learner, learnt, x, y, step, batch_size, key, inference_steps),
-        interrupted,
-        started,
-        throw,
-    )
+    start = read_start(model, x, y, parameters, weak_priors, rng)
+    schedule = _Schedule.of(start, chosen, step, batch_size, rate, key)
+
+    def infer_with(learnt: Model) -> Result:
+        return _infer(start, chosen, learnt, x, y, step, batch_size, key, inference_steps)
+
+    if not start.space.size:
+        return _finish(start, infer_with, np.zeros(0), Status.CONVERGED, [], 0, started, throw)
+    fit = _BatchFit(start, schedule)
+    reached = fit.progress
+    checkpoint_writer = None if checkpoint is None else _CheckpointWriter(checkpoint, fit, tol)
+    if checkpoint_writer is not None:
+        checkpoint_writer.read(fit)
+    unfinished = Status.MAX_STEPS
+    with RowProgress(progress, start.rows.count, max_steps) as bar, explained():
+        try:
+            fit.run(max_steps, tol, checkpoint_writer, bar)
+        except KeyboardInterrupt:
+            unfinished = Status.INTERRUPTED
+    if checkpoint_writer is not None:
+        checkpoint_writer.write(reached, now=True)
+    if not reached.trace and reached.steps and unfinished is not Status.INTERRUPTED:
+        raise RuntimeError(
+            "no hyperparameters were found with which inference works: try infer with fixed ones first, to see why"
+        )
+    status = unfinished if reached.status is Status.RUNNING else reached.status
+    trace, steps = reached.trace, reached.steps
+    return _finish(start, infer_with, fit.unconstrained, status, trace, steps, started, throw)
 
 
-def _infer(learner: _Learner, model: Model, x, y, step, batch_size, key, inference_steps: int) -> Result:
+def _infer(start: FitStart, method: Method, learnt: Model, x, y, step, batch_size, key, inference_steps: int) -> Result:
     """With what was learned: without batches, where the rows are few and in memory."""
-    few = learner.rows.held is not None and learner.rows.count <= _ALL_AT_ONCE
-    at_once = few and step is None and learner.start.model.prior.storage == "full"  # pyright: ignore
+    few = start.rows.held is not None and start.rows.count <= _ALL_AT_ONCE
+    at_once = few and step is None and start.model.prior.storage == "full"  # pyright: ignore
     return infer(
-        model,
+        learnt,
         x,
         y,
-        learner.method,
+        method,
         step,
         max_steps=max(100, inference_steps),
         throw=False,
@@ -448,15 +428,18 @@ def _infer(learner: _Learner, model: Model, x, y, step, batch_size, key, inferen
 
 
 def _finish(
-    learner: _Learner, inferred: Callable[[Model], Result], interrupted: bool, started: float, throw: bool
+    start: FitStart,
+    inferred: Callable[[Model], Result],
+    unconstrained: np.ndarray,
+    status: Status,
+    trace: list[float],
+    steps: int,
+    started: float,
+    throw: bool,
 ) -> FitResult:
     """Infer with what was learned, and put everything together."""
-    space = learner.space
-    unconstrained = learner.unconstrained if space.size else np.zeros(0)
-    status = learner.status if space.size else Status.CONVERGED
-    if status is Status.RUNNING:
-        status = Status.INTERRUPTED if interrupted else Status.MAX_STEPS
-    result = inferred(with_values(space.slots, learner.start.model, space.values_at(unconstrained)))
-    found = space.finish(unconstrained, result, status, learner.trace, learner.steps, started)
+    space = start.space
+    result = inferred(with_values(space.slots, start.model, space.values_at(unconstrained)))
+    found = space.finish(unconstrained, result, status, trace, steps, started)
     report_failure(found, throw, stacklevel=5)
     return found

@@ -9,18 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._runtime.devices import kept_everywhere
-from ..inference.minibatch.product import (
-    SHORTEST,
-    DeviceRows,
-    Product,
-    Shared,
-    added_energy,
-    is_finite,
-    look_up,
-    nothing,
-)
-from ..inference.minibatch.tied import Tied, proposals, towards
-from ..likelihoods.base import over_rows
+from ..inference.minibatch.product import DeviceRows, Product, Shared, nothing
+from ..inference.minibatch.tied import Tied, energy_of_rows, propose_batch, shared_factor_energy, step_towards
 from ..methods.rule import Method
 from ..numerics.trees import select
 from ..priors.sparse import SparseGP
@@ -93,35 +83,9 @@ def at(
     return Shared(prior, projection, constants.method), here, coordinates
 
 
-def _energy_of_rows(shared: Shared, rows: DeviceRows, tied: Tied) -> Float[Array, ""]:
-    """The rows' share of the energy."""
-    method, energy = shared.method, shared.energy
-    features, residual_covariance, prior_mean = look_up(shared, rows)
-    marginals = tied.belief.marginals(prior_mean, features)
-    without = tied.cavities(marginals, prior_mean, features, energy)
-
-    def row(likelihood, y, observed, marginal, cavity, residual_covariance):
-        share = energy.tied_row(likelihood, y, marginal, cavity, method.cubature, residual_covariance)
-        return jnp.where(observed, share, 0.0)
-
-    return jnp.sum(over_rows(row, rows.likelihood, (rows.y, rows.observed, marginals, without, residual_covariance)))
-
-
-def _energy_of_product(method: Method, tied: Tied, rows: Any) -> Float[Array, ""]:
-    """What t(v) adds, with the N-th part of it for every row: what the gradient at a fixed q belongs to."""
-
-    def log_integral(belief, share):
-        return 0.5 * (share * jnp.sum(tied.product.linear * belief.mean) - belief.log_det)
-
-    def log_integrals(share):
-        return log_integral(tied.belief, 1.0), log_integral(tied.cavity, 1.0 - share)
-
-    return added_energy(method).tied_factor(tied.belief, log_integrals, rows)
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def energy_and_gradient(
-    slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any, kept: Product, share: Any
+    slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any, product: Product, share: Any
 ) -> tuple[tuple[Float[Array, ""], Float[Array, ""]], Float[Array, " K"]]:
     """The energies of some rows and of t, and the gradient of an estimate of the whole energy in the free numbers.
 
@@ -130,30 +94,13 @@ def energy_and_gradient(
 
     def energy(unconstrained):
         shared, here, coordinates = at(slots, constants, rows, unconstrained)
-        tied = Tied.given(constants.method, coordinates.product_of_v(kept), constants.observed)
-        parts = _energy_of_rows(shared, here, tied), _energy_of_product(constants.method, tied, constants.observed)
+        tied = Tied.given(constants.method, coordinates.product_of_v(product), constants.observed)
+        of_factor = shared_factor_energy(constants.method, tied, constants.observed)
+        parts = energy_of_rows(shared, here, tied), of_factor
         return parts[0] / share + parts[1], parts
 
     (_, parts), gradient = jax.value_and_grad(energy, has_aux=True)(unconstrained)
     return parts, gradient
-
-
-def _updated(constants: Constants, tied: Tied, proposal: Product, step_size: Any) -> Product:
-    """A step towards a proposal, shorter where the posterior or a cavity would not be a distribution."""
-    goal = select(is_finite(proposal), proposal, tied.product)
-
-    def attempt(size):
-        product = towards(tied.product, goal, size)
-        trial = Tied.given(constants.method, product, constants.observed)
-        return size, product, trial.belief.proper & trial.cavity.proper
-
-    def wrong(trial):
-        size, _, proper = trial
-        return ~proper & (size > SHORTEST)
-
-    first = attempt(jnp.asarray(step_size, dtype=float))
-    _, product, proper = jax.lax.while_loop(wrong, lambda trial: attempt(0.5 * trial[0]), first)
-    return select(proper, product, tied.product)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -182,16 +129,18 @@ def advance(
     # The last batch of a pass may be a small one: it counts for as much as it has rows.
     weight = rows.count / size
     gradient = weight * (slope + pull) * constants.units
+    # Adam's step is not judged as those of inference are: the energy of a batch is a noisy estimate, which does not
+    # tell whether a step was good. All that is asked for is that the gradient is finite.
     fine = jnp.isfinite(energy) & jnp.all(jnp.isfinite(gradient))
     moves, moments = _adam().update(jnp.where(fine, gradient, 0.0), state.moments)
     scaled = jnp.clip(state.scaled - rate * moves, constants.low, constants.high)
     scaled, moments = select(fine, (scaled, moments), (state.scaled, state.moments))
-    proposal, _ = proposals(shared, here, tied)
-    product = _updated(constants, tied, proposal.times(1.0 / share), weight * step_size)
+    proposal = propose_batch(shared, here, tied).product.times(1.0 / share)
+    moved = step_towards(constants.method, tied, proposal, weight * step_size, constants.observed)
     after = State(
         scaled,
         moments,
-        coordinates.product_of_z(product),
+        coordinates.product_of_z(moved.product),
         state.iterates + scaled,
         state.energies + energy,
         state.shared_energies + rows.count * energy_of_product,
@@ -206,17 +155,17 @@ def advance(
 def settle(slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any) -> tuple[Any, Product]:
     """The lowest energy that some steps with these rows alone lead to, as if they were all, and its t(v)."""
     shared, here, coordinates = at(slots, constants, rows, unconstrained)
-    scale = constants.total / rows.count
+    scale, method, observed = constants.total / rows.count, constants.method, constants.observed
     start = nothing(shared.prior, shared.projection)
 
     def step(_, carried):
-        product, lowest, best = carried
-        tied = Tied.given(constants.method, product, constants.observed)
-        proposal, energy = proposals(shared, here, tied)
-        total = scale * energy + _energy_of_product(constants.method, tied, constants.observed)
+        tied, lowest, best = carried
+        found = propose_batch(shared, here, tied)
+        total = scale * found.energy + shared_factor_energy(method, tied, observed)
         lower = total < lowest
-        lowest, best = jnp.where(lower, total, lowest), select(lower, product, best)
-        return _updated(constants, tied, proposal.times(scale), _SETTLING), lowest, best
+        lowest, best = jnp.where(lower, total, lowest), select(lower, tied.product, best)
+        return step_towards(method, tied, found.product.times(scale), _SETTLING, observed), lowest, best
 
-    _, lowest, best = jax.lax.fori_loop(0, _ROUNDS + 1, step, (start, jnp.asarray(jnp.inf, dtype=float), start))
+    begin = Tied.given(method, start, observed), jnp.asarray(jnp.inf, dtype=float), start
+    _, lowest, best = jax.lax.fori_loop(0, _ROUNDS + 1, step, begin)
     return kept_everywhere((lowest, coordinates.product_of_z(best)), rows.mesh)

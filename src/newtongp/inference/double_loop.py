@@ -23,10 +23,11 @@ from ..numerics.gaussian import Gaussian, Sites, cavity
 from ..numerics.small import small_solve_psd, symmetrise
 from ..numerics.trees import select
 from .problem import Problem
+from .steps.base import SHORTEST
+from .steps.endings import is_sound
 
 _INNER = 0.5
 """The part of the residual at which an inner loop begins that it leaves: to leave less takes longer in all."""
-_SHORTEST = 1e-9
 
 
 class _Look(eqx.Module):
@@ -86,7 +87,7 @@ def _expand(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> 
     value = -log_integral - jnp.sum(shares)
     largest = jnp.max(gaps, initial=0.0)
     rounding = 1e-12 * (jnp.abs(log_integral) + jnp.sum(jnp.abs(shares)) + 1.0)
-    sound = conditioned.proper & jnp.all(proper) & jnp.isfinite(value) & jnp.isfinite(largest)
+    sound = is_sound(conditioned.proper, jnp.all(proper), value, largest)
     return _Look(sites, direction, conditioned.marginals, value, rounding, largest, sound)
 
 
@@ -108,7 +109,7 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
         # An improper cavity at θ = q itself is no place to go on from.
         lost = state.renew & ~tried.sound
         shorter = 0.5 * state.size
-        exhausted = ~accept & ~state.renew & (shorter < _SHORTEST)
+        exhausted = ~accept & ~state.renew & (shorter < SHORTEST)
         goal = jnp.where(state.renew, _INNER * tried.largest, state.goal)
         at_rest = accept & (tried.largest <= jnp.maximum(goal, 0.1 * tol))
         return _State(

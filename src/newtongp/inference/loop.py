@@ -27,7 +27,7 @@ from ..priors.base import Conditioned
 from ..results.status import Status
 from .problem import Problem
 from .steps.base import Move, Outcome, Step
-from .steps.constant import Constant
+from .steps.endings import failure_of, is_sound, rounding_of, status_after
 
 _MANY_NODES = 2**14
 """Rows from which on nodes for all of them at once do not fit in any cache."""
@@ -167,15 +167,13 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
     proposal, _ = propose_rows(problem, method, expansions, sites, row_memory, jnp.zeros(()))
     residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
     size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals), initial=0.0)
-    finite = jnp.isfinite(energy) & jnp.isfinite(objective) & jnp.isfinite(size)
     # Λₙ Cₙ is of the size of 1, unless a site is so precise that its marginal is rounding error.
     shares = jnp.sum(sites.precision * conditioned.marginals.covariance, axis=(1, 2))
-    finite = finite & jnp.all(jnp.abs(shares) < _LARGEST_SHARE)
     cavities = jnp.all(numbers.proper)
-    failure = jnp.where(cavities, Status.NON_FINITE.value, Status.IMPROPER_CAVITY.value)
-    failure = jnp.where(conditioned.proper, failure, Status.IMPROPER_POSTERIOR.value)
-    rounding = 1e-13 * (jnp.abs(objective) + jnp.sum(jnp.abs(numbers.energy)) + 1.0)
-    outcome = Outcome(conditioned.proper & cavities & finite, objective, rounding, size)
+    sound = is_sound(conditioned.proper, cavities, energy, objective, size)
+    sound = sound & jnp.all(jnp.abs(shares) < _LARGEST_SHARE)
+    failure = failure_of(conditioned.proper, cavities)
+    outcome = Outcome(sound, objective, rounding_of(objective, jnp.sum(jnp.abs(numbers.energy))), size)
     if method.target.power == 0.0:
         expansions = eqx.tree_at(lambda expansion: expansion.point, expansions, None)
     return Point(sites, memory, conditioned.marginals, expansions, largest, energy, outcome, failure)
@@ -211,18 +209,9 @@ def _attempt_step(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop
     tried = _measure(problem, method, trial, memory)
 
     verdict = step.judge(state, move, point.outcome, tried.outcome, _is_psd(method, trial))
-    accept = jnp.where(first, True, verdict.accept)
-    converged = accept & (tol > 0.0) & (tried.largest <= tol)
-    status = jnp.where(converged, Status.CONVERGED.value, Status.RUNNING.value)
-    broken = isinstance(step, Constant)
-    ending = tried.failure if broken else Status.STEP_TOO_SMALL.value
-    status = jnp.where(~accept & verdict.give_up, ending, status)
-    # Other methods have an objective that falls, however slowly the residual does.
-    if verdict.stalled is not None and method.target.power > 0.0:
-        stalled = accept & ~first & ~converged & verdict.stalled
-        status = jnp.where(stalled, Status.STALLED.value, status)
+    may_stall = method.target.power > 0.0
+    accept, status = status_after(step, verdict, first, tried.outcome, tried.largest, tried.failure, tol, may_stall)
     no_start = first & ~tried.outcome.sound
-    status = jnp.where(no_start, tried.failure, status)
 
     monitored = tried.outcome.objective if step.monitors == "objective" else tried.outcome.residual
     slot = jnp.where(accept & ~first, loop.steps % loop.history.energy.shape[0], -1)

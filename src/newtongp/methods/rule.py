@@ -242,7 +242,13 @@ def residual(marginal: Gaussian, site: Sites, proposed: Sites) -> Float[Array, "
     The first D entries are Lᵀ(λ* − λ − (Λ* − Λ)m), the move of the mean in posterior standard deviations;
     the others Lᵀ(Λ* − Λ)L, the relative change of the precision (C = LLᵀ).
     """
-    root = small_root(marginal.covariance)
+    return residual_in(small_root(marginal.covariance), marginal.mean, site, proposed)
+
+
+def residual_in(
+    root: Float[Array, "D D"], mean: Float[Array, " D"], site: Sites, proposed: Sites
+) -> Float[Array, " K"]:
+    """`residual`, of a marginal with this mean and this root L of its covariance."""
     gap = proposed.precision - site.precision
-    move = proposed.linear - site.linear - gap @ marginal.mean
+    move = proposed.linear - site.linear - gap @ mean
     return jnp.concatenate([root.T @ move, jnp.ravel(root.T @ gap @ root)])

@@ -17,9 +17,6 @@ from ...numerics.gaussian import Gaussian, Sites
 from ...priors import weight_space
 from ...priors.sparse import Projection, SparseGP
 
-SHORTEST = 1e-9
-"""A step that is shorter than this is none."""
-
 
 class Shared(eqx.Module):
     """What stays the same from batch to batch."""

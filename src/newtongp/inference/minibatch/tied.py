@@ -1,18 +1,22 @@
-"""One batch where only the product of all sites is kept, and every row has an equal share of it."""
+"""One batch where only the product of all sites is stored, and every row has an equal share of it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ..._runtime.devices import kept_everywhere
 from ...likelihoods.base import over_rows
-from ...methods.energy import Energy
-from ...methods.rule import Method, expansion_around, propose
+from ...methods.rule import Method, expansion_around, propose, residual_in
 from ...numerics.gaussian import Gaussian, Sites
-from .product import Belief, DeviceRows, Product, Shared, added_energy, look_up, product_of
+from ...numerics.trees import select
+from ..steps.backtracking import first_accepted
+from ..steps.base import Outcome
+from ..steps.endings import failure_of, is_sound, rounding_of
+from .product import Belief, DeviceRows, Product, Shared, added_energy, is_finite, look_up, product_of
 
 
 class Tied(eqx.Module):
@@ -24,44 +28,89 @@ class Tied(eqx.Module):
 
     @classmethod
     def given(cls, method: Method, product: Product, rows: Any) -> "Tied":
-        belief, energy = Belief.given(product), added_energy(method)
-        if energy.power is None:
+        """From t(v), which so many rows share."""
+        belief, power = Belief.given(product), added_energy(method).power
+        if power is None:
             return cls(product, belief, belief)
         # tₙ = t^{1/N}: the cavity of every row is q / t^{α/N}.
-        return cls(product, belief, Belief.given(product.times(1.0 - energy.power / rows)))
+        return cls(product, belief, Belief.given(product.times(1.0 - power / rows)))
 
-    def cavities(self, marginals: Gaussian, prior_mean: Any, features: Any, energy: Energy) -> Gaussian:
-        """The marginals of some rows without their shares, where the energy asks for them."""
-        return self.cavity.marginals(prior_mean, features) if energy.uses_cavities else marginals
+    @property
+    def proper(self) -> Bool[Array, ""]:
+        """Whether q(v) and the cavities are distributions."""
+        return self.belief.proper & self.cavity.proper
 
 
 tied_given = jax.jit(Tied.given)
 
 
+class _BatchAround(eqx.Module):
+    """A batch around q(v): its features, and the marginals of its rows with their shares of t and without."""
+
+    features: Any
+    residual_covariance: Any
+    prior_mean: Any
+    marginals: Gaussian
+    cavities: Gaussian
+    """The same marginals, where the energy has no cavities."""
+
+    @classmethod
+    def of(cls, shared: Shared, rows: DeviceRows, tied: Tied) -> "_BatchAround":
+        features, residual_covariance, prior_mean = look_up(shared, rows)
+        marginals = tied.belief.marginals(prior_mean, features)
+        cavities = tied.cavity.marginals(prior_mean, features) if shared.energy.uses_cavities else marginals
+        return cls(features, residual_covariance, prior_mean, marginals, cavities)
+
+
+def _row_energy(shared: Shared) -> Callable:
+    """One row's share of the energy, zero where nothing is observed."""
+    energy, cubature = shared.energy, shared.method.cubature
+
+    def row(likelihood, y, observed, marginal, cavity, residual_covariance):
+        share = energy.tied_row(likelihood, y, marginal, cavity, cubature, residual_covariance)
+        return jnp.where(observed, share, 0.0)
+
+    return row
+
+
+def energy_of_rows(shared: Shared, rows: DeviceRows, tied: Tied) -> Float[Array, ""]:
+    """A batch's share of the energy."""
+    batch = _BatchAround.of(shared, rows, tied)
+    of_rows = (rows.y, rows.observed, batch.marginals, batch.cavities, batch.residual_covariance)
+    return jnp.sum(over_rows(_row_energy(shared), rows.likelihood, of_rows))
+
+
+class BatchProposal(eqx.Module):
+    """What a batch proposes in place of its share of t(v), and its share of the energy."""
+
+    product: Product
+    energy: Float[Array, ""]
+    magnitude: Float[Array, ""]
+    """The sum of the absolute values of the rows' energies."""
+
+
 @jax.jit
-def proposals(shared: Shared, rows: DeviceRows, tied: Tied) -> tuple[Product, Float[Array, ""]]:
+def propose_batch(shared: Shared, rows: DeviceRows, tied: Tied) -> BatchProposal:
     """The product of a batch's proposed sites, and its share of the energy."""
-    method, energy = shared.method, shared.energy
-    features, residual_covariance, prior_mean = look_up(shared, rows)
-    marginals = tied.belief.marginals(prior_mean, features)
-    without = tied.cavities(marginals, prior_mean, features, energy)
-    points = without if method.target.power > 0.0 else marginals
+    method, energy_of_row = shared.method, _row_energy(shared)
+    batch = _BatchAround.of(shared, rows, tied)
+    marginals = batch.marginals
+    points = batch.cavities if method.target.power > 0.0 else marginals
     no_sites = Sites(jnp.zeros_like(marginals.mean), jnp.zeros_like(marginals.covariance))
 
     def row(likelihood, y, observed, marginal, cavity, point, residual_covariance, site):
         expansion = expansion_around(method, likelihood, y, observed, marginal, point, residual_covariance)
         proposal, _ = propose(method, expansion, observed, site, None, jnp.ones(()))
-        share = energy.tied_row(likelihood, y, marginal, cavity, method.cubature, residual_covariance)
-        return proposal, jnp.where(observed, share, 0.0)
+        return proposal, energy_of_row(likelihood, y, observed, marginal, cavity, residual_covariance)
 
-    proposed, energies = over_rows(
-        row, rows.likelihood, (rows.y, rows.observed, marginals, without, points, residual_covariance, no_sites)
-    )
-    return kept_everywhere((product_of(features, prior_mean, proposed), jnp.sum(energies)), rows.mesh)
+    of_rows = (rows.y, rows.observed, marginals, batch.cavities, points, batch.residual_covariance, no_sites)
+    proposed, energies = over_rows(row, rows.likelihood, of_rows)
+    product = product_of(batch.features, batch.prior_mean, proposed)
+    return kept_everywhere(BatchProposal(product, jnp.sum(energies), jnp.sum(jnp.abs(energies))), rows.mesh)
 
 
 @jax.jit
-def holding(shared: Shared, rows: DeviceRows) -> tuple[Product, Sites]:
+def hold_batch(shared: Shared, rows: DeviceRows) -> tuple[Product, Sites]:
     """Sites of precision 1 at the prior mean of a batch, and their product."""
     features, _, prior_mean = look_up(shared, rows)
     seen = jnp.asarray(rows.observed, dtype=prior_mean.dtype)
@@ -69,14 +118,29 @@ def holding(shared: Shared, rows: DeviceRows) -> tuple[Product, Sites]:
     return kept_everywhere((product_of(features, prior_mean, sites), sites), rows.mesh)
 
 
+# What t(v) adds to the rows' energies ---------------------------------------------------------------------------
+
+
 @jax.jit
-def global_energy(method: Method, tied: Tied) -> Float[Array, ""]:
-    """What t(v) adds to the rows' energies."""
+def factor_energy(method: Method, tied: Tied) -> Float[Array, ""]:
+    """What t(v) adds to the rows' energies, with cavities that leave out the power α of all of it."""
 
     def log_integrals(share):
         return log_integral(tied.product, 1.0), log_integral(tied.product, 1.0 - share)
 
     return added_energy(method).tied_factor(tied.belief, log_integrals)
+
+
+def shared_factor_energy(method: Method, tied: Tied, rows: Any) -> Float[Array, ""]:
+    """What t(v) adds, with the N-th part of it for every row: what the gradient at a fixed q belongs to."""
+
+    def log_integral(belief, share):
+        return 0.5 * (share * jnp.sum(tied.product.linear * belief.mean) - belief.log_det)
+
+    def log_integrals(share):
+        return log_integral(tied.belief, 1.0), log_integral(tied.cavity, 1.0 - share)
+
+    return added_energy(method).tied_factor(tied.belief, log_integrals, rows)
 
 
 def log_integral(product: Product, share: Any) -> Float[Array, ""]:
@@ -86,16 +150,58 @@ def log_integral(product: Product, share: Any) -> Float[Array, ""]:
     return 0.5 * (jnp.sum(part.linear * belief.mean) - belief.log_det)
 
 
+# Steps of t(v) --------------------------------------------------------------------------------------------------
+
+
+class TiedPoint(eqx.Module):
+    """t(v), what all rows propose in its place, and the numbers by which a step is judged."""
+
+    tied: Tied
+    proposal: Product
+    energy: Float[Array, ""]
+    largest: Float[Array, ""]
+    """The largest entry of the fixed-point residual, in posterior standard deviations and relative precisions of v."""
+    outcome: Outcome
+    failure: Any
+    """Which status to end with if this point is not sound."""
+
+
 @jax.jit
-def distance_to(tied: Tied, proposal: Product) -> Float[Array, ""]:
-    """How far t is from the proposal, in posterior standard deviations of v and relative changes of its precision."""
-    half = tied.belief.half.reshape(tied.belief.half.shape[0], -1)
-    gap = proposal.precision - tied.product.precision
-    move = (proposal.linear - tied.product.linear).reshape(-1) - gap @ tied.belief.mean.reshape(-1)
-    return jnp.maximum(jnp.max(jnp.abs(half @ move)), jnp.max(jnp.abs(half @ gap @ half.T)))
+def measure(method: Method, tied: Tied, proposal: BatchProposal) -> TiedPoint:
+    """A point from what all rows together propose there."""
+    belief = tied.belief
+    energy = proposal.energy + factor_energy(method, tied)
+    objective = energy - 0.5 * belief.log_det if method.objective == "log_joint" else energy
+    # t(v) is one site on all of v, and its fixed-point residual that of a row: the root of q's covariance is Hᵀ.
+    root = belief.half.reshape(belief.half.shape[0], -1).T
+    residuals = residual_in(root, belief.mean.reshape(-1), _as_site(tied.product), _as_site(proposal.product))
+    size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals))
+    sound = is_sound(belief.proper, tied.cavity.proper, energy, objective, size)
+    outcome = Outcome(sound, objective, rounding_of(objective, proposal.magnitude), size)
+    failure = failure_of(belief.proper, tied.cavity.proper)
+    return TiedPoint(tied, proposal.product, energy, largest, outcome, failure)
+
+
+def _as_site(product: Product) -> Sites:
+    return Sites(product.linear.reshape(-1), product.precision)
 
 
 @jax.jit
 def towards(product: Product, proposal: Product, step_size: Any) -> Product:
     """A part of the way from one product to another."""
     return product.times(1.0 - step_size) + proposal.times(step_size)
+
+
+def step_towards(method: Method, tied: Tied, proposal: Product, step_size: Any, rows: Any) -> Tied:
+    """A step towards a noisy proposal, shorter where the posterior or a cavity would not be a distribution.
+
+    A batch's energy is too noisy to tell a better point from a worse one, so that only soundness is asked for.
+    """
+    goal = select(is_finite(proposal), proposal, tied.product)
+
+    def attempt(size):
+        trial = Tied.given(method, towards(tied.product, goal, size), rows)
+        return trial, Outcome.of_soundness(trial.proper)
+
+    _, trial, accepted = first_accepted(attempt, Outcome.of_soundness(tied.proper), jnp.asarray(step_size, dtype=float))
+    return select(accepted, trial, tied)

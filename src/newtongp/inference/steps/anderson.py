@@ -37,11 +37,11 @@ class Acceleration(eqx.Module):
     """Whether the next trial is an accelerated one."""
 
 
-def start(sites: Sites, wanted: bool) -> Acceleration:
+def start(sites: Sites | None, wanted: bool) -> Acceleration:
     """An empty memory; one that can hold nothing if acceleration is not wanted, or would take too much space."""
-    rows, latents = sites.linear.shape
+    rows, latents = (0, 0) if sites is None else sites.linear.shape
     size = rows * (latents + latents**2)
-    count = min(_POINTS, _LARGEST_MEMORY // (3 * size)) if wanted else 0
+    count = min(_POINTS, _LARGEST_MEMORY // (3 * size)) if wanted and size > 0 else 0
     count = count if count >= 3 else 0
     empty = jnp.zeros((count, size))
     zero = jnp.zeros((), dtype=int)

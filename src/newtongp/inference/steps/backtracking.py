@@ -1,16 +1,18 @@
 """Steps that are halved until the objective falls."""
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from ...validation.arguments import flag
 from ...validation.numbers import parameter
 from . import anderson, guard
 from .anderson import Acceleration
-from .base import SHORTEST, Step, Verdict
+from .base import SHORTEST, Outcome, Step, Verdict
 from .guard import Guard
 
 
@@ -78,3 +80,28 @@ class Backtracking(Step):
             # What was remembered belongs to the other kind of proposals.
             memory = anderson.forget(memory, changed)
         return Verdict(accept, _State(size, memory, present), ~accept & (size < SHORTEST))
+
+
+def first_accepted(
+    attempt: Callable[[Float[Array, ""]], tuple[Any, Outcome]], before: Outcome, longest: Any
+) -> tuple[Float[Array, ""], Any, Bool[Array, ""]]:
+    """The first of the steps ρ, ρ/2, ρ/4, … whose trial `Backtracking` accepts.
+
+    Returns its size, the trial, and whether there is such a step. For updates that stand by themselves, such as those
+    of a batch, and do not remember the step before.
+    """
+    step = Backtracking(accelerate=False)
+    psd = jnp.ones((), dtype=bool)
+
+    def judged(state):
+        size = longest * step.size(state)
+        trial, after = attempt(size)
+        return size, trial, step.judge(state, None, before, after, psd)
+
+    def is_refused(carry):
+        verdict = carry[2]
+        return ~verdict.accept & ~verdict.give_up
+
+    start = judged(step.start(None, False))
+    size, trial, verdict = jax.lax.while_loop(is_refused, lambda carry: judged(carry[2].state), start)
+    return size, trial, verdict.accept

@@ -8,6 +8,7 @@ import abc
 from typing import Any, ClassVar
 
 import equinox as eqx
+import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from ...numerics.gaussian import Sites
@@ -25,6 +26,12 @@ class Outcome(eqx.Module):
     """Changes of the objective below this are rounding."""
     residual: Float[Array, ""]
     """Root mean square of the fixed-point residual over rows, in marginal standard deviations."""
+
+    @classmethod
+    def of_soundness(cls, sound: Bool[Array, ""]) -> "Outcome":
+        """Where nothing but soundness is known, or asked for."""
+        zero = jnp.zeros(())
+        return cls(sound, zero, zero, zero)
 
 
 class Move(eqx.Module):
@@ -52,8 +59,8 @@ class Step(eqx.Module):
     """What `history.objective` holds: "objective" or "residual"."""
 
     @abc.abstractmethod
-    def start(self, sites: Sites, stationary: bool, allows_psd_fallback: bool = False) -> Any:
-        """The state before the first step.
+    def start(self, sites: Sites | None, stationary: bool, allows_psd_fallback: bool = False) -> Any:
+        """The state before the first step; None for the sites where only outcomes will be judged.
 
         `stationary` says whether the same sites always have the same proposal, `allows_psd_fallback` whether proposals
         without negative curvature are available as well.
@@ -72,5 +79,8 @@ class Step(eqx.Module):
         """The sites to try, and the state to judge them with."""
 
     @abc.abstractmethod
-    def judge(self, state: Any, move: Move, before: Outcome, after: Outcome, psd: Bool[Array, ""]) -> Verdict:
-        """Accept or refuse the trial; `psd` says whether its precisions are as PSD as the method promises."""
+    def judge(self, state: Any, move: Move | None, before: Outcome, after: Outcome, psd: Bool[Array, ""]) -> Verdict:
+        """Accept or refuse the trial; `psd` says whether its precisions are as PSD as the method promises.
+
+        `move` is None where sites are not at hand, as between batches.
+        """

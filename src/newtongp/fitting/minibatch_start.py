@@ -1,0 +1,73 @@
+"""What a fit in batches knows before the first of them: scales, inducing inputs, and rows drawn from the data."""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..inference.minibatch.batching import WHOLE_PASS
+from ..inputs.chunks import Batch, Rows
+from ..inputs.data import Data
+from ..model import Model
+from ..priors.by_name import for_columns
+from ..priors.inducing import MOST_ROWS, Sample
+from ..priors.sparse import SparseGP
+from .initial_values import guess, scales_of
+from .learned import choose, with_values
+from .space import Space
+
+
+class FitStart(NamedTuple):
+    """The model with its inducing inputs chosen, what is learned of it, and rows drawn from the data."""
+
+    model: Model
+    rows: Rows
+    space: Space
+    drawn: Batch
+
+
+def read_start(
+    model: Model, x: Any, y: Any, specifications: Mapping[str, Any] | None, weak_priors: bool, rng: np.random.Generator
+) -> FitStart:
+    """Read the data once, for the scales of hyperparameters and the choice of inducing inputs."""
+    prior = model.prior
+    assert isinstance(prior, SparseGP)
+    # Made even where inducing inputs are given: it knows how many columns there are.
+    sample = Sample(prior.seed)
+    rows = Rows(x, y, model, sample.see)
+    model = Model(for_columns(prior, sample.rows.shape[1]), model.likelihood)
+    drawn = _draw(rows, MOST_ROWS, rng)
+    # Scales are those of outputs as they are, with the row parameters of the rows that were drawn.
+    bare = drawn._replace(data=drawn.data._replace(seen=None)).likelihood(model.likelihood)
+    scales = scales_of(Model(model.prior, bare), drawn.data)
+    if prior.inducing is None:
+        unconstrained = choose(model, None)
+        start = with_values(tuple(each.slot for each in unconstrained), model, guess(model, scales, unconstrained))
+        chosen = start.prior.inducing_for(sample)
+        model = Model(model.prior.with_inducing(chosen), model.likelihood)  # pyright: ignore[reportAttributeAccessIssue]
+    return FitStart(model, rows, Space(model, scales, specifications, weak_priors), drawn)
+
+
+def _draw(rows: Rows, most: int, rng: np.random.Generator) -> Batch:
+    """At most so many rows at random, in the order of the data."""
+    keys, drawn = np.zeros(0), None
+    for batch in rows.batches(min(rows.count, WHOLE_PASS)):
+        here = take_rows(batch.data, slice(0, batch.count))
+        index = batch.index[: batch.count] if drawn is None else np.append(drawn[0], batch.index[: batch.count])
+        data = here if drawn is None else _joined(drawn[1], here)
+        keys = np.append(keys, rng.random(batch.count))
+        first = np.sort(np.argsort(keys)[:most])
+        keys, drawn = keys[first], (index[first], take_rows(data, first))
+    assert drawn is not None
+    order = np.argsort(drawn[0])
+    return Batch(drawn[0][order], take_rows(drawn[1], order), len(order))
+
+
+def take_rows(data: Data, rows: Any) -> Data:
+    """Some rows of some data."""
+    return Data(*(None if leaf is None else leaf[rows] for leaf in data))  # pyright: ignore[reportArgumentType]
+
+
+def _joined(first: Data, second: Data) -> Data:
+    pairs = zip(first, second, strict=True)
+    return Data(*(None if a is None or b is None else np.concatenate([a, b]) for a, b in pairs))  # pyright: ignore

@@ -1,0 +1,41 @@
+"""What cannot be done in batches, said before anything is computed."""
+
+from typing import Any
+
+from ...methods.curvature import QuasiNewton
+from ...methods.rule import Method
+from ...methods.safeguard import Riemannian
+from ...model import Model
+from ...priors.sparse import SparseGP
+from ...validation.arguments import whole
+from ..steps.constant import Constant
+
+
+def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Method:
+    """The method; ValueError if it cannot be used in batches."""
+    if not isinstance(model.prior, SparseGP):
+        raise ValueError(
+            f"batch_size needs a prior that can be updated by a few rows, SparseGP, got {type(model.prior).__name__}"
+        )
+    if batch_size is not None:
+        whole(batch_size, "batch_size", such_as=1000)
+    if method.curvature.moves_all_rows:
+        raise ValueError("FirstOrderVI moves the sites of all rows at once: use VI() in batches")
+    if step is not None and not isinstance(step, Constant):
+        raise ValueError(
+            f"in batches the step is Constant(rho), or left out for one that adapts itself, got {step!r}: the "
+            "energy of a few rows cannot tell whether to backtrack"
+        )
+    if method.energy is None:
+        raise ValueError(
+            f"batches know how to add up the built-in energies alone, and the target {type(method.target).__name__} "
+            "brings its own: leave batch_size out"
+        )
+    remembers = isinstance(method.curvature, QuasiNewton) or isinstance(method.safeguard, Riemannian)
+    if remembers and model.prior.storage == "tied":
+        name = "quasi-Newton" if isinstance(method.curvature, QuasiNewton) else "Riemannian"
+        raise ValueError(
+            f'{name} methods remember something of every row, and storage="tied" keeps nothing of any: use '
+            'storage="full", or Exact() or GaussNewton() curvature without a Riemannian safeguard'
+        )
+    return method

@@ -1,0 +1,141 @@
+"""A sparse model and its rows, as both kinds of runs in batches see them, and where such a run starts."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._runtime.devices import everywhere
+from ..._runtime.double import to_host
+from ...inputs.chunks import Batch, Rows
+from ...methods.rule import Method
+from ...model import Model
+from ...numerics.gaussian import Gaussian, Sites
+from ...priors.sparse import Projection, SparseGP, SparsePosterior
+from ...results.result import History, Result
+from ...results.status import Status
+from ..starts import HOPELESS, START_PRECISIONS
+from .batching import WHOLE_PASS, Batching
+from .product import Belief, DeviceRows, Product, Shared
+from .progress import RowProgress
+from .tied import Tied, factor_energy, hold_batch, propose_batch, tied_given
+
+
+class Ending(NamedTuple):
+    """How a run in batches has ended."""
+
+    status: Status
+    energy: float
+    residual: float
+    steps: int
+    history: list[tuple[float, float, float]]
+
+
+class BatchedProblem:
+    """What stays the same while a run goes over the data."""
+
+    def __init__(self, model: Model, rows: Rows, inducing: Any, method: Method, batch_size: int | None, rng: Any):
+        assert isinstance(model.prior, SparseGP)
+        self.model, self.prior, self.method = model, model.prior, method
+        self.batching = Batching.of(rows, model.likelihood, WHOLE_PASS if batch_size is None else batch_size)
+        # Only what is looked at in batches is ever traced with the prior: the inducing inputs are in the projection.
+        self.shared = Shared(model.prior, to_host(_project(model.prior, inducing)), method)
+        self.rng = rng
+
+    @property
+    def rows(self) -> Rows:
+        return self.batching.rows
+
+    def batches(self, shuffled: bool, bar: RowProgress) -> Iterator[tuple[Batch, DeviceRows]]:
+        """One pass over the rows."""
+        for batch, rows in self.batching.batches(self.rng if shuffled else None):
+            yield batch, rows
+            bar.saw(batch.count)
+
+    def first_batch(self, bar: RowProgress) -> DeviceRows:
+        return next(rows for _, rows in self.batches(False, bar))
+
+    def tied(self, product: Product) -> Tied:
+        """What follows from t(v)."""
+        return tied_given(self.method, product, self.batching.observed)
+
+    def is_hopeless(self, energy: float) -> bool:
+        """Whether the energy at the prior says that nothing is to be learned there."""
+        return not energy <= HOPELESS * self.rows.count
+
+    def hold(self, bar: RowProgress) -> tuple[Product, Sites]:
+        """The product of sites that hold f near the prior mean, and the sites, of the precision with the lowest energy.
+
+        A prior that is far too wide for the likelihood puts so much mass where it overflows that rows would ask for
+        absurd sites.
+        """
+        latents, count = self.prior.num_latents, self.rows.count
+        held, whole = Sites(np.zeros((count, latents)), np.zeros((count, latents, latents))), None
+        for batch, rows in self.batches(False, bar):
+            product, sites = hold_batch(self.shared, rows)
+            whole = add(whole, product)
+            self.put_rows(batch, held, to_host(sites))
+        assert whole is not None
+        first = self.first_batch(bar)
+
+        def energy(precision: float) -> float:
+            tied = self.tied(whole.times(precision))
+            found = float(self.rows.count / first.count * propose_batch(self.shared, first, tied).energy)
+            found += float(factor_energy(self.method, tied))
+            return found if np.isfinite(found) else np.inf
+
+        precision = min((each for each in START_PRECISIONS if each > 0.0), key=energy)
+        sites = jax.tree.map(lambda leaf: jnp.asarray(precision * leaf), held)
+        return whole.times(precision), everywhere(sites, self.batching.mesh)
+
+    def put_rows(self, batch: Batch, into: Any, values: Any) -> None:
+        """Write what a batch has found into arrays with one entry per row of the data."""
+        inside = np.arange(self.batching.filled) < batch.count
+        at = batch.index[inside]
+        jax.tree.map(lambda array, found: array.__setitem__(at, np.asarray(found)[inside]), into, values)
+
+    def result(
+        self,
+        ending: Ending,
+        belief: Belief,
+        log_normaliser: float,
+        sites: Sites | None = None,
+        site_marginals: Gaussian | None = None,
+        marginals: Gaussian | None = None,
+    ) -> Result:
+        """The result of a run; without sites and marginals, where none are stored."""
+        columns = [np.array(column, dtype=float) for column in zip(*ending.history, strict=True)] or [np.zeros(0)] * 3
+        projection, mean, half = to_host((self.shared.projection, belief.mean, belief.half))
+        posterior = SparsePosterior(marginals, log_normaliser, self.prior, projection, mean, half)
+        return Result(
+            model=self.model,
+            method=self.method,
+            data=self.rows.held,
+            status=ending.status,
+            energy=ending.energy,
+            residual=ending.residual,
+            steps=ending.steps,
+            history=History(*columns),
+            sites=sites,
+            marginals=marginals,
+            site_marginals=site_marginals,
+            condition=lambda: posterior,
+            columns=self.rows.columns,
+        )
+
+
+def add(total: Any, part: Any) -> Any:
+    """A sum over batches so far and what the next adds; None for a sum of nothing."""
+    return part if total is None else _add(total, part)
+
+
+@jax.jit
+def _add(a: Any, b: Any) -> Any:
+    return jax.tree.map(jnp.add, a, b)
+
+
+@jax.jit
+def _project(prior: SparseGP, inducing: tuple[Any, ...]) -> Projection:
+    return Projection.to(prior.kernel, inducing)

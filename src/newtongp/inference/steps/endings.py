@@ -1,0 +1,63 @@
+"""What inference calls rounding, sound, converged, stuck and broken, with all rows at once or in batches."""
+
+from typing import Any
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from ...results.status import Status
+from .base import Outcome, Step, Verdict
+from .constant import Constant
+
+_ROUNDING = 1e-13
+
+
+def rounding_of(objective: Float[Array, ""], magnitude: Float[Array, ""]) -> Float[Array, ""]:
+    """Changes of an objective below this are rounding; `magnitude` is the sum of the absolute values of its terms."""
+    return _ROUNDING * (jnp.abs(objective) + magnitude + 1.0)
+
+
+def is_sound(posterior: Any, cavities: Any, *numbers: Any) -> Bool[Array, ""]:
+    """Whether a point can be gone on from: its posterior and cavities are proper, and these numbers finite."""
+    finite = jnp.ones((), dtype=bool)
+    for number in numbers:
+        finite = finite & jnp.isfinite(number)
+    return posterior & cavities & finite
+
+
+def failure_of(posterior: Any, cavities: Any) -> Any:
+    """The status to end with at a point that is not sound, by whether its posterior and cavities are proper."""
+    failure = jnp.where(cavities, Status.NON_FINITE.value, Status.IMPROPER_CAVITY.value)
+    return jnp.where(posterior, failure, Status.IMPROPER_POSTERIOR.value)
+
+
+def has_converged(largest: Any, tol: Any) -> Any:
+    """Whether no entry of any fixed-point residual is above the tolerance; with a tolerance of 0, never."""
+    return (tol > 0.0) & (largest <= tol)
+
+
+def status_after(
+    step: Step,
+    verdict: Verdict,
+    first: Any,
+    after: Outcome,
+    largest: Any,
+    failure: Any,
+    tol: Any,
+    may_stall: bool,
+) -> tuple[Bool[Array, ""], Any]:
+    """Whether a trial is gone on from, and how inference stands after it.
+
+    The `first` trial is the starting point itself, which is accepted if it is sound. `may_stall` says that nothing
+    falls for certain: other methods have an objective that does, however slowly the residual follows.
+    """
+    accept = jnp.where(first, True, verdict.accept)
+    converged = accept & has_converged(largest, tol)
+    status = jnp.where(converged, Status.CONVERGED.value, Status.RUNNING.value)
+    # A constant step has no shorter one to try: what is wrong with its trial is how it ends.
+    ending = failure if isinstance(step, Constant) else Status.STEP_TOO_SMALL.value
+    status = jnp.where(~accept & verdict.give_up, ending, status)
+    if verdict.stalled is not None and may_stall:
+        stalled = accept & ~first & ~converged & verdict.stalled
+        status = jnp.where(stalled, Status.STALLED.value, status)
+    return accept, jnp.where(first & ~after.sound, failure, status)
