@@ -66,7 +66,7 @@ def columns_are_matched(result, ask):
     refuses(lambda: ask(result, NEW[["north"]]), columns, "'east' is missing", "it has 'north'")
     renamed = NEW.rename(columns={"east": "x", "north": "y"})
     refuses(lambda: ask(result, renamed), columns, "'east', 'north' are missing")
-    refuses(lambda: ask(result, NEW.assign(place="u")), columns, "has 'place' too", "x_new[['east', 'north']]")
+    refuses(lambda: ask(result, NEW.assign(place="u")), columns, "also has 'place'", "x_new[['east', 'north']]")
     refuses(lambda: ask(result, NEW[["north", "north"]]), columns, "x_new has two called 'north'")
     refuses(lambda: ask(result, Polars(NEW[["north"]])), columns, "'east' is missing")
 

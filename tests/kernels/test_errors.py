@@ -68,5 +68,5 @@ def test_inputs_that_fit_are_accepted(kernel):
 def test_shapes_of_inputs():
     with pytest.raises(ValueError, match=r"got \(5,\): write `x\[:, None\]`"):
         check_rows(kernels.RBF(), jnp.zeros(5))
-    with pytest.raises(ValueError, match="differ in their columns: 1 and 3"):
+    with pytest.raises(ValueError, match="different numbers of columns: 1 and 3"):
         check_rows(kernels.RBF(), jnp.zeros((5, 1)), jnp.zeros((5, 3)))

@@ -95,5 +95,5 @@ def test_wrong_lists(parts, message):
 def test_inputs_that_do_not_fit():
     with pytest.raises(ValueError, match="mean of latent 1: slope has length 1, but x has 2"):
         means.Independent([0.0, means.Linear(1.0) + 1.0]).means(jnp.asarray(X))
-    with pytest.raises(ValueError, match=r"must return one number .* shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"must return one number, .* shape \(2,\)"):
         means.as_mean(lambda x: 2.0 * x, 1).means(jnp.asarray(X))

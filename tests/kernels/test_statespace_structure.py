@@ -181,11 +181,11 @@ def test_sizes_of_blocks(kernel, sizes):
 @pytest.mark.parametrize(
     ("kernel", "message"),
     [
-        (kernels.RationalQuadratic(), "RationalQuadratic has no state space form: use `GP`"),
+        (kernels.RationalQuadratic(), "RationalQuadratic has no state space form: use it with `GP`"),
         (kernels.Matern32() + kernels.RationalQuadratic(), "RationalQuadratic has no state space form"),
         (2.0 * kernels.RationalQuadratic() * kernels.Matern32(), "RationalQuadratic has no state space form"),
-        (kernels.Matern32().on(1), r"the kernel sees \(1,\)"),
-        (kernels.Matern32().on(0, 0), r"the kernel sees \(0, 0\)"),
+        (kernels.Matern32().on(1), r"the kernel uses \(1,\)"),
+        (kernels.Matern32().on(0, 0), r"the kernel uses \(0, 0\)"),
         (kernels.Matern32([1.0, 2.0]), "lengthscale has length 2, but x has 1"),
         (kernels.RBF([1.0, 2.0]), "lengthscale has length 2, but x has 1"),
         (kernels.Linear([1.0, 2.0]), "variance has length 2, but x has 1"),

@@ -289,7 +289,7 @@ def test_finite_derivatives_far_out(name):
         (lambda: lk.Product(variance=0.0), "variance must be greater than 0"),
         (lambda: lk.AmplitudeDemodulation(0), "num_subbands must be an integer of at least 1, got 0"),
         (lambda: lk.AmplitudeDemodulation(2, [1.0, 2.0]), r"mixing must be a matrix \(subbands x modulators\)"),
-        (lambda: lk.AmplitudeDemodulation(2, np.ones((3, 1))), r"one row a subband, 2, got shape \(3, 1\)"),
+        (lambda: lk.AmplitudeDemodulation(2, np.ones((3, 1))), r"one row per subband, 2, got shape \(3, 1\)"),
         (lambda: lk.AmplitudeDemodulation(1, [[-1.0]]), "mixing must not be negative"),
         (lambda: lk.AmplitudeDemodulation(1, variance=-1.0), "variance must be greater than 0"),
         (lambda: lk.AmplitudeDemodulation(1, link="identity"), "link must be one of 'exp', 'softplus'"),

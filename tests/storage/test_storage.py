@@ -321,7 +321,7 @@ def test_objects_of_users_need_their_classes(path):
     assert again["report"].name == "a" and same(again["noise"], Logistic(2.0))
     with pytest.raises(FileFormatError, match=r"of custom classes, Logistic and Report.*classes=\[Logistic, Report\]"):
         read_file(path, "checkpoint")
-    with pytest.raises(FileFormatError, match=r"objects of custom classes, Logistic"):
+    with pytest.raises(FileFormatError, match=r"objects of custom classes, Logistic:"):
         read_file(path, "checkpoint", [Report])
     changed = dataclasses.make_dataclass("Report", ["name"])
     with pytest.raises(FileFormatError, match=r"Report has no field 'rates': the class has changed"):

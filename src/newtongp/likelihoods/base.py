@@ -298,9 +298,9 @@ def over_rows(
 ) -> Any:
     """`function(likelihood, *row)` for every row, each with its own exposure, trials, ...
 
-    With `block`, so many rows at a time: what is computed on the way to their results is never there for all. With
-    `in_blocks`, few enough at a time for the processor's cache, if rows can be divided into whole blocks: of a rest, a
-    second program would be compiled.
+    With `block`, this many rows are processed at a time, which limits the memory for intermediate results. With
+    `in_blocks`, blocks fit in the processor's cache; this is used only if the number of rows is a multiple of the
+    block size, because a remainder would need a second compiled program.
     """
     axes = row_axes(likelihood)
     if in_blocks and jax.tree.leaves(rows)[0].shape[0] % _BLOCK == 0:

@@ -30,7 +30,7 @@ class Conditioned(eqx.Module):
     """
 
     def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
-        """log ∫ p ∏ tₙ: the exponent at its maximum, m, and the determinant that integration leaves."""
+        """log ∫ p ∏ tₙ: the exponent at its maximum, m, and the determinant from the integration."""
         mean = self.marginals.mean
         exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
         return exponent - 0.5 * (self.distance + self.log_det)
