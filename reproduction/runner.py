@@ -27,6 +27,7 @@ from newtongp.methods.rule import residual
 from newtongp.numerics.cubature import Cubature, nodes_and_weights
 from newtongp.numerics.gaussian import Gaussian, Sites, cavity, interpolate, relative_log_expected_site_power
 from newtongp.numerics.small import symmetrise
+from newtongp.numerics.trees import select
 from newtongp.priors.base import Conditioned, Workspace
 from newtongp.results.status import Status
 
@@ -259,10 +260,6 @@ def _everywhere(fold: Fold, sites: Sites) -> Sites:
     return Sites(linear, precision)
 
 
-def _choose(condition: Bool[Array, ""], yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), yes, no)
-
-
 def _all_finite(tree: Any) -> Bool[Array, ""]:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
@@ -271,7 +268,7 @@ def _iterate(fold: Fold, scheme: Scheme, point: Point) -> Point:
     """One iteration; the first time round, a look at the start."""
     first = point.steps < 0
     update = scheme.update(fold, point)
-    sites, memory = _choose(first, (point.sites, point.memory), (update.sites, update.memory))
+    sites, memory = select(first, (point.sites, point.memory), (update.sites, update.memory))
     sites = Sites(sites.linear, symmetrise(sites.precision))
     conditioned = _condition(fold, sites, scheme.keeps_psd)
     cavities = update.proper | first
@@ -280,7 +277,7 @@ def _iterate(fold: Fold, scheme: Scheme, point: Point) -> Point:
     failure = jnp.where(cavities, failure, Status.IMPROPER_CAVITY.value)
     sound = finite & conditioned.proper & cavities
     moved = jnp.where(first, jnp.inf, update.residual)
-    kept = _choose(sound, Point(sites, memory, conditioned, point.steps + 1, moved, point.status), point)
+    kept = select(sound, Point(sites, memory, conditioned, point.steps + 1, moved, point.status), point)
     return eqx.tree_at(lambda p: p.status, kept, jnp.where(sound, point.status, failure))
 
 

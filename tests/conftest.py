@@ -49,20 +49,29 @@ jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
-_THOROUGH = ("test_markov.py", "test_sparse.py", "test_minibatch.py", "test_devices.py")
-"""Where slow tests go through every method, kernel, seed or device once more."""
-
-# Cases that took more than some two seconds of a quiet core when they were last measured, most of it to compile: one a
-# line, so that what is left for every run stays short. They are slow tests like those with the mark.
-_SLOW = frozenset((Path(__file__).parent / "slow_cases.txt").read_text(encoding="utf-8").splitlines())
+_MARKS = {"quick": (), "slow": ("slow",), "thorough": ("slow", "thorough")}
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    """Mark the cases that `@pytest.mark.cases` names; a name that no case has is an error where all are collected."""
+    named, found = {}, set()
     for item in items:
-        if item.path.name in _THOROUGH and item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.thorough)
-        if item.nodeid in _SLOW:
-            item.add_marker(pytest.mark.slow)
+        mark = item.get_closest_marker("cases")
+        if mark is None:
+            continue
+        kinds = dict(mark.kwargs)
+        others = kinds.pop("others", "quick")
+        case = item.callspec.id
+        test = item.nodeid.removesuffix(f"[{case}]")
+        named.update({(test, name): None for names in kinds.values() for name in names})
+        found.add((test, case))
+        kind = next((kind for kind, names in kinds.items() if case in names), others)
+        for each in _MARKS[kind]:
+            item.add_marker(each)
+    only_some = any("::" in each for each in config.args) or config.getoption("lf", False)
+    unknown = [] if only_some else [f"{test}[{name}]" for test, name in named if (test, name) not in found]
+    if unknown:
+        raise pytest.UsageError(f"pytest.mark.cases names cases that do not exist: {', '.join(unknown)}")
 
 
 _MOST_MAPS = 45_000

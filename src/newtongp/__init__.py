@@ -15,6 +15,7 @@ from . import interface, kernels, likelihoods, means
 from ._runtime.lazy import on_demand
 from ._runtime.version import __version__ as __version__
 from .inference.infer import infer, iterate
+from .inference.solve import prepare, solve
 from .inference.steps import Backtracking, Constant, Damped, DoubleLoop
 from .likelihoods.base import Likelihood
 from .methods.curvature import Exact, GaussNewton, QuasiNewton
@@ -131,6 +132,8 @@ __all__ = [
     "parameters",
     "plotting",
     "prediction",
+    "prepare",
     "report",
+    "solve",
     "storage",
 ]

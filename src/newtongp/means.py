@@ -76,7 +76,7 @@ class Constant(Mean):
 
 
 class Linear(Mean):
-    """slopeᵀx + intercept, with one slope a column (a number, if x has one column).
+    """slopeᵀx + intercept, with one slope per column (a number, if x has one column).
 
     >>> float(Linear([2.0, -1.0], intercept=0.5).evaluate(jnp.ones(2)))
     1.5
@@ -90,10 +90,10 @@ class Linear(Mean):
         return jnp.sum(self.slope * x) + self.intercept
 
     def check_inputs(self, dimension: int) -> None:
-        """Raise ValueError unless there is one slope a column."""
+        """Raise ValueError unless there is one slope per column."""
         slopes = np.size(self.slope)
         if slopes != dimension:
-            raise ValueError(f"slope has length {slopes}, but x has {dimension} column(s): give one slope a column")
+            raise ValueError(f"slope has length {slopes}, but x has {dimension} column(s): give one slope per column")
 
 
 class Function(Mean):
@@ -143,7 +143,7 @@ class Sum(Mean):
 
 
 class Independent(eqx.Module):
-    """One mean a latent: a `Mean`, a number, a function or None (zero) for each.
+    """One mean per latent: a `Mean`, a number, a function or None (zero) for each.
 
     >>> Independent([Constant(1.0), None]).means(jnp.zeros((3, 1))).shape
     (3, 2)
@@ -155,11 +155,11 @@ class Independent(eqx.Module):
         """`parts`: in the order of the likelihood's latents."""
         if isinstance(parts, (Mean, Independent, str)) or not isinstance(parts, Iterable):
             raise ValueError(
-                f"expected a list with one mean a latent, got {parts!r}: write `Independent([mean, mean])`"
+                f"expected a list with one mean per latent, got {parts!r}: write `Independent([mean, mean])`"
             )
         parts = tuple(parts)
         if not parts:
-            raise ValueError("the list of means is empty: give one mean a latent")
+            raise ValueError("the list of means is empty: give one mean per latent")
         self.parts = tuple(_as_single(part, f" (element {index})") for index, part in enumerate(parts))
 
     @property

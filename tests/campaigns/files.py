@@ -54,7 +54,7 @@ def half(x):
 class Laplace(ng.Likelihood):
     """A likelihood of a user's own."""
 
-    scale: Any = ng.constraints.learned(ng.constraints.Positive(), default=1.0)
+    scale: Any = ng.parameters.learned(ng.parameters.Positive(), default=1.0)
 
     def log_prob(self, y, f):
         return -abs(y - f) / self.scale

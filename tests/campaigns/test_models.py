@@ -17,6 +17,12 @@ def test_every_prior_kernel_likelihood_and_method_is_among_the_structures():
     assert sum(models.DRAWS.values()) * len(ALL) >= 5000
 
 
+@pytest.mark.cases(
+    thorough=[
+        "MarkovGP, matern52, student, power ep, 1 column(s)",
+        "StateSpaceModel, -, bernoulli, newton, 1 column(s)",
+    ]
+)
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 4], ids=lambda index: str(ALL[index]))
 def test_models_end_well(index):
     for number in range(12):

@@ -10,6 +10,19 @@ DEAR = ("demodulation", "network", "heteroscedastic student", "chained")
 """Two latents that need nodes."""
 
 
+@pytest.mark.cases(
+    quick=[
+        "gamma",
+        "exponential",
+        "log-normal",
+        "negative binomial",
+        "bernoulli",
+        "ordinal",
+        "multivariate",
+        "coregionalisation",
+    ],
+    others="thorough",
+)
 @pytest.mark.parametrize("kind", [kind for kind in quantiles.KINDS if kind not in DEAR])
 def test_quantiles_and_distribution_functions_are_inverses(kind):
     for number in range(1000, 1002):
@@ -18,6 +31,7 @@ def test_quantiles_and_distribution_functions_are_inverses(kind):
         assert checked and not faults, (kind, number, faults)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", DEAR)
 def test_quantiles_of_two_latents(kind):

@@ -65,7 +65,7 @@ def test_a_good_result_has_its_facts_and_no_warnings(result):
     assert [entry["treatment"] for entry in facts["parameters"]] == ["given"] * 3
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
     text = str(summary)
-    assert repr(summary) == text and "29 observed, 1 missing" in text and "Nothing that was looked at" in text
+    assert repr(summary) == text and "29 observed, 1 missing" in text and "No check gave a warning" in text
     assert max(map(len, text.splitlines())) <= 120
 
 
@@ -75,6 +75,7 @@ def test_a_sum_within_a_product_is_in_brackets():
     assert room._kernel_words(rbf + matern * periodic) == "RBF + Matern32 × Periodic"
 
 
+@pytest.mark.slow
 def test_a_fit_says_what_was_done_to_every_hyperparameter():
     x = np.linspace(0.0, 10.0, 20)
     kernel = ng.kernels.RBF() + ng.kernels.Matern12(lengthscale=0.5)
@@ -229,6 +230,7 @@ def test_inducing_inputs_that_repeat_each_other_are_warned_of():
     assert f"Of the 15 inducing inputs only {distinct} directions" in found.text
 
 
+@pytest.mark.slow
 def test_rows_that_the_heuristic_clips_are_counted(robust):
     x, y, model = robust
     clipped = ng.infer(model, x, y, ng.VI(safeguard=ng.Heuristic()), throw=False)
@@ -240,6 +242,7 @@ def test_rows_that_the_heuristic_clips_are_counted(robust):
     assert any("quasi-Newton" in words for words in learning.not_checked)
 
 
+@pytest.mark.cases(thorough=["PowerEP"], others="slow")
 @pytest.mark.parametrize("method", [ng.VI, ng.PowerEP])
 def test_nodes_that_are_too_coarse_are_warned_of(robust, method):
     x, y, model = robust
@@ -252,6 +255,7 @@ def test_nodes_that_are_too_coarse_are_warned_of(robust, method):
     assert found.rows and "Adaptive(160) in place of GaussHermite(4)" in found.text
 
 
+@pytest.mark.slow
 def test_nodes_are_for_the_latents_that_need_some():
     """Of the two latents one enters linearly: twice the nodes for the other, and nothing to warn of."""
     kernel = ng.kernels.Independent([ng.kernels.RBF(2.0), ng.kernels.RBF(5.0)])

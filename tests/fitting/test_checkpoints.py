@@ -126,6 +126,18 @@ def entry(value):
     return apply
 
 
+@pytest.mark.cases(
+    thorough=[
+        "True-<lambda>-counters must be an array of integers",
+        "True-apply-counters must be counts0",
+        "True-apply-counters must be counts1",
+        "True-apply-trace must have shape",
+        "True-apply-iterates must have shape",
+        "True-apply-state0 must have shape",
+        "True-apply-the parameters of state must be finite",
+        "True-<lambda>-safe1 must be an array of",
+    ]
+)
 @pytest.mark.parametrize(
     ("batches", "change", "message"),
     [

@@ -45,6 +45,7 @@ def chunks(size=256):
 # Where it ends ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_batches_learn_what_all_rows_do():
     wanted = ng.fit(model(), X, Y, standard_errors=False)
     found = ng.fit(model(), X, Y, batch_size=100)
@@ -79,6 +80,7 @@ def gradients(method, values):
     return np.asarray(found), np.asarray(wanted.gradient), float(sum(parts)), float(wanted.report.energy)
 
 
+@pytest.mark.slow
 def test_a_batch_of_all_rows_has_the_gradient_of_the_energy():
     found, wanted, energy, as_wanted = gradients(ng.VI(), [0.7, 1.9, 0.4])
     assert np.max(np.abs(wanted)) > 1.0
@@ -150,6 +152,7 @@ class Interrupted:
         return X[rows]
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_resumed_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.Checkpoint, "PATIENCE", 0.0)
     path, on_disk = tmp_path / "fit.ngp", Interrupted(None, 1000)
@@ -193,6 +196,8 @@ def test_an_interrupted_run_keeps_what_it_has(tmp_path):
 # Data and models of other kinds -----------------------------------------------------------------------
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_chunks_arrays_and_tied_sites():
     in_memory, in_chunks = learn(), learn(chunks(), None)
     assert in_chunks.data is None and in_memory.data is not None
@@ -211,6 +216,7 @@ def test_what_is_fixed_tied_or_bounded_stays_so():
     assert nothing.status.ok and nothing.learned == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_power_ep_two_latents_row_parameters_and_inducing_inputs():
     wanted = ng.fit(model(), X, Y, ng.PowerEP(0.5), standard_errors=False)
@@ -241,7 +247,7 @@ def test_power_ep_two_latents_row_parameters_and_inducing_inputs():
         ({"method": ng.FirstOrderVI()}, "use VI"),
         ({"step": ng.Damped()}, "in batches the step is Constant"),
         ({"which": ng.Model(ng.GP(kernels.RBF()), "poisson")}, "SparseGP, got GP"),
-        ({"x": iter([]), "y": None}, "an iterator allows only once"),
+        ({"x": iter([]), "y": None}, "an iterator allows it only once"),
     ],
 )
 def test_bad_input_is_explained(options, says):

@@ -312,6 +312,7 @@ class Driven(K.Kernel):
         return (K.LinearSDE(drift, diffusion, stationary),)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_latent_force_is_learned():
     """Against central differences of the energies that `infer` has in the end."""

@@ -118,6 +118,7 @@ def test_covariances_that_cannot_be_had_say_why():
         result.joint_covariance()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_standard_errors_of_ordinal_coefficients():
     """The wine data: against R (ordinal::clm, link = "probit") and the Hessian of the joint log likelihood."""

@@ -65,6 +65,7 @@ def test_newton_starts_inside_the_support_and_stays_there():
     np.testing.assert_allclose((1.0 + distance) * np.exp(-distance) @ score, mode, atol=1e-5)
 
 
+@pytest.mark.cases(quick=["shifted exponential, Newton"], others="thorough")
 @pytest.mark.parametrize(
     ("likelihood", "y", "method", "side"),
     [
@@ -77,12 +78,14 @@ def test_a_method_that_a_bound_stops_says_so_and_what_to_use(likelihood, y, meth
         ng.infer(ng.Model(PRIOR, likelihood), X, y, method)
 
 
+@pytest.mark.slow
 def test_what_it_says_to_use_works():
     result = ng.infer(ng.Model(PRIOR, ExtremeValue()), X, EXTREME, ng.PowerEP(1.0))
     assert result.status.ok
     assert np.sqrt(np.mean((result.marginals.mean[:, 0] - F) ** 2)) < 0.3
 
 
+@pytest.mark.slow
 def test_a_likelihood_that_is_zero_everywhere_asks_for_a_start():
     with pytest.raises(ng.InferenceError, match=r"could not start.*sites=Sites\(100 \* f0"):
         ng.infer(ng.Model(PRIOR, Nowhere()), X, EXTREME, ng.Newton())

@@ -64,6 +64,7 @@ def test_a_network_is_fitted_in_few_steps_to_an_optimum_with_negative_sites():
     assert result.energy < gauss_newton.energy
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_without_it_steps_are_tiny():
     """The same from the same start, with the step that knows no guard."""

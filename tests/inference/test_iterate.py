@@ -26,6 +26,7 @@ def iterate(method, step=None, steps=None, **options):
     return list(itertools.islice(ng.iterate(MODEL, X, Y, method, step, **options), steps or 500))
 
 
+@pytest.mark.cases(quick=["constant"], others="thorough")
 @pytest.mark.parametrize("name", CHOICES)
 def test_states_are_the_history_of_infer(name):
     method, step = CHOICES[name]
@@ -39,6 +40,7 @@ def test_states_are_the_history_of_infer(name):
     np.testing.assert_allclose(states[-1].residual, result.residual, rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_state_has_a_posterior():
     *_, state = iterate(ng.VI(), steps=3)
     marginals = state.posterior.marginals

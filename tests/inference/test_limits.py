@@ -100,6 +100,7 @@ def test_what_is_available(tmp_path, monkeypatch):
     assert memory.available() == 3e6
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("prior", "rows"),
@@ -259,7 +260,7 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["after-3"], others="slow")
 @pytest.mark.parametrize(("when", "ended"), [("before", "0"), ("after", "3")])
 def test_a_fork_after_the_first_computation_is_refused(when, ended):
     found = subprocess.run(
@@ -289,6 +290,7 @@ METHODS = {
 PAIRS = [(prior, method) for prior in DEBUGGED for method in METHODS if method == "vi" or prior in ("dense", "markov")]
 
 
+@pytest.mark.cases(quick=["markov-vi"], others="thorough")
 @pytest.mark.parametrize(
     ("prior", "method"),
     [pytest.param(*pair, marks=() if pair == ("markov", "vi") else pytest.mark.slow) for pair in PAIRS],
@@ -305,6 +307,7 @@ def test_nothing_is_filled_with_nan(prior, method):
         jnp.log(-jnp.ones(()))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize(("prior", "method"), [("dense", "vi"), ("markov", "newton"), ("sparse", "ep")])
 def test_nothing_is_filled_with_nan_in_fit(prior, method):

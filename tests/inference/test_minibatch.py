@@ -50,6 +50,7 @@ METHODS = {
 # All sites kept ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.cases(slow=["vi"], others="thorough")
 @pytest.mark.filterwarnings("ignore:leave_one_out of a run that has not converged")
 @pytest.mark.parametrize("name", slow_unless(METHODS, ["vi", "power ep", "vi riemannian"]))
 def test_batches_reach_the_fixed_point_of_all_rows(name):
@@ -69,6 +70,7 @@ def test_batches_reach_the_fixed_point_of_all_rows(name):
     same(ours.predict(X[:9]).variance, theirs.predict(X[:9]).variance, 10.0 * tolerance)
 
 
+@pytest.mark.slow
 def test_one_batch_of_all_rows_is_a_full_step():
     for steps in (1, 2, 3):
         with warnings.catch_warnings():
@@ -79,6 +81,7 @@ def test_one_batch_of_all_rows_is_a_full_step():
         same(ours.sites.linear, theirs.sites.linear, 1e-9)
 
 
+@pytest.mark.slow
 def test_the_key_decides_the_order_and_nothing_else_is_random():
     first, again, other = (ng.infer(FULL, X, COUNTS, batch_size=50, key=key) for key in (0, jax.random.key(0), 1))
     assert first.energy == again.energy and np.array_equal(first.history.energy, again.history.energy)
@@ -86,6 +89,7 @@ def test_the_key_decides_the_order_and_nothing_else_is_random():
     same(first.energy, other.energy, 1e-6)
 
 
+@pytest.mark.slow
 def test_indefinite_sites_in_batches():
     y = np.sin(X[:, 0]) + 0.3 * RNG.standard_t(2.0, N)
     model = ng.Model(ng.SparseGP(MATERN, INDUCING), ng.likelihoods.StudentT(3.0, 0.2))
@@ -96,6 +100,7 @@ def test_indefinite_sites_in_batches():
     same(ours.energy, theirs.energy, 1e-4)
 
 
+@pytest.mark.slow
 def test_two_latents_and_row_parameters():
     kernel = kernels.Independent([kernels.Matern32(1.5), kernels.Matern12(3.0)])
     model = ng.Model(ng.SparseGP(kernel, INDUCING), ng.likelihoods.HeteroscedasticGaussian())
@@ -109,6 +114,7 @@ def test_two_latents_and_row_parameters():
         ng.infer(exposed, X[:100], COUNTS[:100], batch_size=10)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_partly_missing_rows():
     likelihood = ng.likelihoods.MultivariateGaussian([[0.2, 0.1], [0.1, 0.3]])
@@ -125,6 +131,7 @@ def test_partly_missing_rows():
 # Tied --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.cases(slow=["vi"], others="thorough")
 @pytest.mark.parametrize("name", slow_unless(list(METHODS)[:6], ["vi", "newton"]))
 def test_tied_is_full_where_cavities_do_not_matter(name):
     """The sum of interpolated sites is the interpolated sum, step by step."""
@@ -142,6 +149,8 @@ def test_tied_is_full_where_cavities_do_not_matter(name):
             same(ours.history.energy, theirs.history.energy, 1e-8)
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_unless(list(METHODS)[:7], ["vi", "power ep"]))
 def test_tied_batches_reach_the_fixed_point_of_tied_passes(name):
     """Noise cannot end a run early: what is called converged is, at a fixed q and over all rows."""
@@ -154,6 +163,7 @@ def test_tied_batches_reach_the_fixed_point_of_tied_passes(name):
     assert np.isfinite(ours.posterior.log_normaliser)
 
 
+@pytest.mark.slow
 def test_small_powers_of_tied_power_ep_are_vi():
     rule = ng.cubature.GaussHermite(20)
     exact = ng.infer(TIED, X, COUNTS, ng.VI(cubature=rule))
@@ -162,6 +172,7 @@ def test_small_powers_of_tied_power_ep_are_vi():
     assert gaps[1] == pytest.approx(0.1 * gaps[0], rel=0.05)
 
 
+@pytest.mark.slow
 def test_tied_cavities_leave_an_nth_part_out():
     """With one row, the N-th part is all there is: power EP is that with a site for the row."""
     x, y = X[:1], np.array([3.0])
@@ -173,6 +184,8 @@ def test_tied_cavities_leave_an_nth_part_out():
 # Within a tenth of a per cent in five passes --------------------------------------------------------------
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("storage", ["full", "tied"])
 @pytest.mark.parametrize("size", [pytest.param("large", marks=pytest.mark.slow), "small"])
 def test_five_passes_are_enough(storage, size):
@@ -222,6 +235,7 @@ def stored(kind, tmp_path):
     return (lambda: iter([(X[rows], COUNTS[rows]) for rows in cut]),)
 
 
+@pytest.mark.cases(thorough=["memory map-full", "memory map-tied", "sliced-full"])
 @pytest.mark.parametrize("storage", ["full", "tied"])
 @pytest.mark.parametrize("kind", ["memory map", "sliced", "list of chunks", "function"])
 def test_data_of_every_kind(kind, storage, tmp_path, monkeypatch):
@@ -320,6 +334,7 @@ def test_parquet_columns_are_named_one_by_one_and_hold_numbers(monkeypatch):
         ng.inputs.ParquetChunks("rows.parquet", x=["east", "day"], y="n")[0]
 
 
+@pytest.mark.slow
 def test_progress_tells_rows_per_second(capsys):
     ng.infer(FULL, X, COUNTS, batch_size=100, progress=True)
     assert "rows/s" in capsys.readouterr().out
@@ -335,14 +350,14 @@ def test_progress_tells_rows_per_second(capsys):
         (lambda: ng.infer(FULL, X, COUNTS, step=ng.Backtracking(), batch_size=10), "Constant"),
         (lambda: ng.infer(FULL, X, COUNTS, batch_size=10, key="a"), "key must be"),
         (lambda: ng.infer(FULL, X, COUNTS, batch_size=10, sites=ng.Sites.constant(N, 1, 0.1)), "leave sites out"),
-        (lambda: ng.infer(FULL, X, COUNTS[:5], batch_size=10), "as many rows"),
+        (lambda: ng.infer(FULL, X, COUNTS[:5], batch_size=10), "the same number of rows"),
         (lambda: ng.infer(FULL, iter([(X, COUNTS)]), batch_size=10), "function that returns a new iterator"),
         (lambda: ng.infer(FULL, [X, COUNTS], batch_size=10), "pairs"),
         (lambda: ng.infer(FULL, 3, batch_size=10), "must be chunks"),
         (lambda: ng.infer(FULL, [(X, -COUNTS)], batch_size=10), "rows from 0 on"),
         (lambda: ng.infer(TIED, X, COUNTS, METHODS["quasi-newton"]), "quasi-Newton methods remember"),
         (lambda: ng.infer(TIED, X, COUNTS, METHODS["vi riemannian"], batch_size=10), "Riemannian methods remember"),
-        (lambda: next(ng.iterate(TIED, X, COUNTS)), 'storage="tied" keeps no sites'),
+        (lambda: next(ng.iterate(TIED, X, COUNTS)), 'storage="tied" does not keep'),
         (lambda: ng.SparseGP(MATERN, 3, storage="none"), "storage must be"),
     ],
 )
@@ -358,6 +373,7 @@ class UndefinedSlope(ng.Likelihood):
         return -0.5 * (y - f) ** 2 + jnp.where(y == 0.0, jnp.sqrt(jnp.maximum(0.0 * f, 0.0)), 0.0)
 
 
+@pytest.mark.cases(quick=["tied"], others="thorough")
 @pytest.mark.parametrize("storage", ["full", "tied"])
 def test_a_row_without_an_update_is_no_converged_row(storage):
     y = np.sin(X[:, 0]) + 1.5

@@ -105,7 +105,7 @@ def some_slow(names, quick):
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-@pytest.mark.thorough
+@pytest.mark.cases(slow=["newton heuristic-poisson-None", "newton heuristic-poisson-1.0"], others="thorough")
 @pytest.mark.parametrize("rho", [None, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("likelihood", some_slow(LIKELIHOODS, ["student"]))
 @pytest.mark.parametrize("name", PROMISED)
@@ -124,7 +124,7 @@ def test_promised_methods_keep_their_sites_psd(name, likelihood, rho):
     run()
 
 
-@pytest.mark.thorough
+@pytest.mark.cases(slow=["newton-poisson", "newton-student"], others="thorough")
 @pytest.mark.parametrize("likelihood", some_slow(LIKELIHOODS, ["student", "poisson"]))
 @pytest.mark.parametrize("name", UNPROMISED)
 def test_every_run_with_default_steps_ends_with_a_proper_posterior(name, likelihood):

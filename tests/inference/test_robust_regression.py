@@ -29,6 +29,7 @@ METHODS = {
 }
 
 
+@pytest.mark.cases(slow=["vi"], others="thorough")
 @pytest.mark.parametrize("name", METHODS)
 def test_exact_methods_converge_from_the_default_start(name):
     for seed in range(3):
@@ -40,6 +41,7 @@ def test_exact_methods_converge_from_the_default_start(name):
         assert np.all(result.sites.precision[outliers, 0, 0] < 0.0)
 
 
+@pytest.mark.slow
 def test_no_direct_minimisation_improves_on_the_variational_answer():
     x, y, _ = data(0)
     result = ng.infer(MODEL, x, y, METHODS["vi"], tol=1e-8)

@@ -37,6 +37,7 @@ def test_rules_that_see_no_spread_are_refused_where_spread_is_needed(method, fra
         ng.infer(MODEL, X, Y, method)
 
 
+@pytest.mark.slow
 def test_sites_with_an_improper_posterior_are_refused():
     with pytest.raises(ValueError, match=r"sites cannot be started from \(improper_posterior\).*Sites\.constant"):
         ng.infer(MODEL, X, Y, sites=ng.Sites.constant(N, 1, -5.0))
@@ -69,6 +70,7 @@ def test_a_tolerance_of_zero_never_converges():
     assert result.steps == 7 and result.status is ng.Status.MAX_STEPS
 
 
+@pytest.mark.slow
 def test_a_prior_too_wide_for_the_likelihood_starts_from_sites_that_hold_it():
     """E[exp f] overflows under this prior, so nothing is finite at the prior itself."""
     model = ng.Model(ng.GP(ng.kernels.Matern32(variance=4000.0)), ng.likelihoods.Poisson())
@@ -87,6 +89,7 @@ def test_the_start_does_not_depend_on_who_watches():
     assert last.energy == pytest.approx(silent.energy, abs=1e-6)
 
 
+@pytest.mark.cases(thorough=["1.0"], others="slow")
 @pytest.mark.parametrize("power", [0.5, 1.0])
 def test_power_ep_survives_a_likelihood_narrower_than_the_gaps_between_nodes(power):
     rng = np.random.default_rng(0)
@@ -113,6 +116,7 @@ def test_a_start_that_leads_only_to_absurd_sites_is_left_for_another():
     assert result.status.ok and result.steps < 30
 
 
+@pytest.mark.cases(thorough=["200.0-full"])
 @pytest.mark.parametrize("storage", ["full", "tied"])
 @pytest.mark.parametrize("variance", [200.0, 4000.0])
 def test_batches_start_from_sites_that_hold_f_where_the_prior_is_far_too_wide(storage, variance):
@@ -125,6 +129,7 @@ def test_batches_start_from_sites_that_hold_f_where_the_prior_is_far_too_wide(st
     assert result.energy == pytest.approx(whole.energy, rel=1e-10)
 
 
+@pytest.mark.slow
 @in_double
 def test_first_order_vi_steps_over_a_covariance_of_zero():
     # The root of the site's covariance is 0.1, and Adam's first step under a steep slope is as long as that.

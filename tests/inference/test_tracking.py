@@ -56,6 +56,7 @@ def agree(errors):
     return max(errors) - min(errors) <= 0.05 * max(errors)
 
 
+@pytest.mark.cases(quick=["IEKS"], others="thorough")
 @pytest.mark.parametrize("method", [IPLS, ng.Taylor()], ids=["IPLS", "IEKS"])
 def test_iterated_smoothers_find_the_path_from_where_they_start(method):
     """From the prior, IPLS ended 26 to 60 m off on seeds 0, 4, 5 and 9, and IEKS 20 m off on 12."""
@@ -67,6 +68,7 @@ def test_iterated_smoothers_find_the_path_from_where_they_start(method):
         assert error_of(result, path) < 0.5
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_twenty_paths_by_four_smoothers():
     steps = np.arange(COUNT)
@@ -98,7 +100,7 @@ def dense_tracking(prior):
     return ng.Model(prior(ng.kernels.Independent([kernel(), kernel()]), mean=line), RangeBearing())
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["0"], others="thorough")
 @pytest.mark.parametrize("seed", [0, 4, 12])
 def test_priors_without_an_order_of_time_start_from_a_sweep_too(seed):
     path, y = path_and_data(seed)
@@ -109,6 +111,7 @@ def test_priors_without_an_order_of_time_start_from_a_sweep_too(seed):
     np.testing.assert_allclose(dense.marginals.mean, markov.marginals.mean, atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_progress_and_iterate_start_from_the_same_sweep():
     path, y = path_and_data(0)
@@ -120,6 +123,7 @@ def test_progress_and_iterate_start_from_the_same_sweep():
     assert shown.energy == pytest.approx(last.energy, abs=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_a_chain_in_pieces_is_swept_in_order_of_time():
     _, y = path_and_data(0)

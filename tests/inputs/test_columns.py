@@ -11,6 +11,8 @@ import newtongp as ng
 from newtongp import storage
 from newtongp.inputs.columns import STAMPS, Columns
 
+pytestmark = pytest.mark.versions
+
 KERNEL = ng.kernels.RBF([1.0, 2.0])
 SPARSE = ng.Model(ng.SparseGP(KERNEL, [[0.0, 1.0], [2.0, 0.0]]), "poisson")
 COUNTS = [1.0, 2.0, 3.0]
@@ -69,6 +71,7 @@ def columns_are_matched(result, ask):
     refuses(lambda: ask(result, Polars(NEW[["north"]])), columns, "'east' is missing")
 
 
+@pytest.mark.cases(thorough=["predict", "sample_y"])
 @pytest.mark.parametrize("ask", ASKED)
 def test_columns_of_new_inputs_are_matched_by_name(on_a_frame, ask):
     columns_are_matched(on_a_frame, ASKED[ask])
@@ -99,6 +102,7 @@ def test_columns_that_x_cannot_have_had_are_refused(on_a_frame, columns):
         storage.decode(*storage.encode(damaged))
 
 
+@pytest.mark.cases(quick=["True"], others="thorough")
 @pytest.mark.parametrize("chunks", [False, True])
 def test_columns_are_matched_where_data_are_read_in_batches(chunks):
     parts = [(SITES[:2], AT_SITES[:2]), (SITES[2:][["north", "east"]], AT_SITES[2:])]

@@ -8,6 +8,8 @@ import pytest
 import newtongp as ng
 from newtongp.inputs.data import read_data
 
+pytestmark = pytest.mark.versions
+
 X = np.array([0.0, 0.4, 1.1, 1.3, 2.0, 2.2, 3.1, 3.5])
 Y = np.array([1, 2, 0, 3, 4, 2, 1, 0])
 X_NEW = np.array([-0.5, 1.0, 4.0])
@@ -114,6 +116,7 @@ def test_nullable_booleans_may_be_missing():
     assert np.isfinite(read.y[2, 0])
 
 
+@pytest.mark.cases(quick=["quasi-newton"], others="thorough")
 @pytest.mark.parametrize("name", METHODS)
 def test_missing_rows_have_no_influence_at_all(name):
     # A fixed number of steps: convergence tests must not see missing rows either.
@@ -125,6 +128,7 @@ def test_missing_rows_have_no_influence_at_all(name):
     np.testing.assert_allclose(result.residual, kept.residual, rtol=1e-5, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_missing_row_would_have_been_given_does_not_matter(name):
     """A start from sites that are not zero there forgets them."""
@@ -137,6 +141,7 @@ def test_what_a_missing_row_would_have_been_given_does_not_matter(name):
     assert np.all(result.sites.precision[MASK] == 0.0)
 
 
+@pytest.mark.slow
 def test_a_missing_row_needs_no_value_that_fits_its_own_parameters():
     """With trials of its own, an observed row's successes would be impossible in a missing row."""
 
@@ -150,6 +155,7 @@ def test_a_missing_row_needs_no_value_that_fits_its_own_parameters():
     np.testing.assert_array_equal(few.sites.linear, many.sites.linear)
 
 
+@pytest.mark.slow
 def test_a_missing_row_where_an_expectation_overflows_leaves_gradients_finite():
     x = np.concatenate([np.linspace(0.0, 10.0, 12), [300.0]])
     y = np.concatenate([np.arange(12) % 4, [np.nan]])

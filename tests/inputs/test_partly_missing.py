@@ -9,6 +9,8 @@ from scipy.stats import multivariate_normal
 import newtongp as ng
 from newtongp.likelihoods.partial import PartlyObserved
 
+pytestmark = pytest.mark.versions
+
 N = 9
 X = np.linspace(0.0, 4.0, N)
 NOISE = np.array([[0.3, 0.1], [0.1, 0.2]])
@@ -55,6 +57,7 @@ def exact():
     return mean.reshape(N, 2), blocks, log_density
 
 
+@pytest.mark.cases(slow=["VI-GP"], others="thorough")
 @pytest.mark.parametrize(("name", "prior"), [*((name, ng.GP) for name in METHODS), ("VI", ng.MarkovGP)])
 def test_one_step_is_exact_regression_on_what_was_observed(name, prior):
     model = ng.Model(prior(ng.kernels.Independent(KERNELS)), ng.likelihoods.MultivariateGaussian(NOISE))
@@ -65,6 +68,7 @@ def test_one_step_is_exact_regression_on_what_was_observed(name, prior):
     assert result.energy == pytest.approx(-log_density, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_densities_of_new_and_left_out_rows_are_of_what_is_given():
     model = ng.Model(ng.GP(ng.kernels.Independent(KERNELS)), ng.likelihoods.MultivariateGaussian(NOISE))
     result = ng.infer(model, X, Y)
@@ -84,6 +88,7 @@ def test_densities_of_new_and_left_out_rows_are_of_what_is_given():
     np.testing.assert_allclose(left_out[5], refitted[0], rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_a_network_marginalises_the_missing_output():
     network = ng.likelihoods.RegressionNetwork(3, 2, [[0.5, 0.1, 0.0], [0.1, 0.4, -0.1], [0.0, -0.1, 0.6]])
     with jax.enable_x64(True):
@@ -114,6 +119,7 @@ COUNTS = np.random.default_rng(1).poisson(2.0, size=(N, 2)).astype(float)
 COUNTS[3, 0] = np.nan
 
 
+@pytest.mark.slow
 def test_likelihoods_that_are_not_gaussian_say_how():
     with pytest.raises(ValueError, match=r"first row 3.*partial_log_prob"):
         ng.infer(ng.Model(ng.GP(KERNELS[0]), Pairs()), X, COUNTS)

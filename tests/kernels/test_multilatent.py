@@ -42,7 +42,7 @@ def test_the_container_is_no_kernel_and_learns():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: kernels.Independent([]), "must not be empty: give one kernel a latent"),
+        (lambda: kernels.Independent([]), "must not be empty: give one kernel per latent"),
         (lambda: kernels.Independent([FIRST, 2.0]), "element 1 is 2.0: give one"),
         (lambda: kernels.Independent([kernels.Independent([FIRST])]), "element 0 is Independent"),
         (lambda: kernels.Independent(FIRST), r"got RBF.*write `Independent\(\[kernel, kernel\]\)`"),

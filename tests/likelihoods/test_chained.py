@@ -61,6 +61,7 @@ def chain(request):
     return CHAINS[request.param]
 
 
+@pytest.mark.cases(thorough=["dispersion", "first"])
 def test_a_chain_is_its_base_with_that_parameter(chain):
     likelihood, plain, y = chain
     f = np.array([0.3, 0.9, 1.4])[: likelihood.num_latents]
@@ -77,6 +78,7 @@ def test_a_chain_is_its_base_with_that_parameter(chain):
     assert likelihood.expected_log_prob(y, f, np.eye(f.size)) is None
 
 
+@pytest.mark.cases(thorough=["dispersion"])
 @pytest.mark.parametrize("name", ["dispersion", "shape", "scale", "probability", "probit", "variance"])
 def test_derivatives_stay_finite_far_out(name):
     likelihood, _, y = CHAINS[name]
@@ -207,6 +209,7 @@ def test_a_chain_can_be_made_inside_a_compiled_function():
 # More zeros -------------------------------------------------------------------------------------
 
 
+@pytest.mark.cases(slow=["binomial"], others="thorough")
 @pytest.mark.parametrize(
     ("inside", "reference"),
     [
@@ -256,6 +259,7 @@ RUNS = {
 }
 
 
+@pytest.mark.cases(slow=["scale-gauss-newton"], others="thorough")
 @pytest.mark.parametrize("run", RUNS)
 def test_inference_ends_well(run):
     name, method = RUNS[run]
@@ -270,6 +274,8 @@ def test_inference_ends_well(run):
     assert np.all(result.predict([0.5, 1.0]).variance > 0.0)
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_exposures_of_a_chain_at_new_rows():
     model = ng.Model(
         ng.GP(ng.kernels.Independent([ng.kernels.RBF(), ng.kernels.RBF(variance=0.1)])),

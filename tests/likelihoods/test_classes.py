@@ -33,6 +33,7 @@ def level_probabilities(f, thresholds=THRESHOLDS, scale=0.8):
 # Ordered levels ---------------------------------------------------------------------------------
 
 
+@pytest.mark.cases(thorough=["-2.3"], others="slow")
 @pytest.mark.parametrize("f", LATENTS)
 def test_ordinal_probabilities_and_moments(f):
     levels, expected = np.arange(5.0), level_probabilities(f)
@@ -96,6 +97,7 @@ def test_narrow_levels_keep_their_digits():
     np.testing.assert_allclose(jax.vmap(lambda g: narrow.log_prob(1.0, g))(f), density, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_ordinal_expected_probability():
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     for y in range(5):
@@ -207,6 +209,7 @@ def softmax_model():
     return ng.Model(ng.GP(ng.kernels.Independent(kernels)), lk.Softmax(3))
 
 
+@pytest.mark.cases(thorough=["ep"], others="slow")
 @pytest.mark.parametrize("method", [ng.Newton(), ng.PowerEP(0.5)], ids=["newton", "ep"])
 def test_softmax_inference(method):
     result = ng.infer(softmax_model(), X, LABELS, method)
@@ -215,6 +218,7 @@ def test_softmax_inference(method):
     assert result.sample_y(0, X, 3).shape == (3, 9)
 
 
+@pytest.mark.slow
 def test_softmax_variational_free_energy():
     """Against E[log p] from nodes of its own and the divergence from the prior, both in NumPy."""
     model = softmax_model()
@@ -250,6 +254,7 @@ def test_softmax_variational_free_energy():
     np.testing.assert_allclose(result.energy, divergence - expected, rtol=1e-5)
 
 
+@pytest.mark.cases(quick=["pl"], others="thorough")
 @pytest.mark.parametrize(
     "method",
     [ng.VI(), ng.PowerEP(1.0), ng.PosteriorLinearisation(), ng.Newton(curvature=ng.GaussNewton())],

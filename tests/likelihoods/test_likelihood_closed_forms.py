@@ -40,6 +40,7 @@ def assert_same_derivatives(closed, quadrature, values):
         np.testing.assert_allclose(mine, reference, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.cases(quick=["LogNormal-list", "Exponential-list"], others="thorough")
 @pytest.mark.parametrize(
     ("likelihood", "values"),
     [
@@ -59,6 +60,7 @@ def test_expected_log_prob(likelihood, values):
     assert_same_derivatives(likelihood.expected_log_prob, quadrature, values)
 
 
+@pytest.mark.cases(quick=["likelihood2-values2-0.5"], others="thorough")
 @pytest.mark.parametrize(
     ("likelihood", "values", "power"),
     [

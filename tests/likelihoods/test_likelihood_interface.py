@@ -122,6 +122,7 @@ def test_missing_moments_are_named():
         OnlyLogProb().mean(0.0)
 
 
+@pytest.mark.cases(thorough=["per_row1-<lambda>"])
 @pytest.mark.parametrize(
     ("per_row", "one_row"),
     [

@@ -32,6 +32,10 @@ def with_derivatives(function, order=2):
     return jax.jit(jax.vmap(every))
 
 
+@pytest.mark.cases(
+    quick=["likelihood0-values0", "likelihood2-values2", "likelihood6-values6", "likelihood14-values14"],
+    others="thorough",
+)
 @pytest.mark.parametrize(
     ("likelihood", "values"),
     [
@@ -60,6 +64,7 @@ def test_finite_value_gradient_and_hessian(likelihood, values):
         assert np.all(np.isfinite(part))
 
 
+@pytest.mark.cases(slow=["softplus"], others="thorough")
 @pytest.mark.parametrize("link", ["exp", "softplus"])
 def test_a_scale_that_underflows_leaves_value_gradient_and_hessian_finite(link):
     likelihood = lk.HeteroscedasticStudentT(4.0, link)
@@ -70,6 +75,7 @@ def test_a_scale_that_underflows_leaves_value_gradient_and_hessian_finite(link):
             assert np.all(np.isfinite(jax.vmap(part)(latents)))
 
 
+@pytest.mark.slow
 def test_log_ndtr_and_its_derivatives():
     x = np.array([-1e4, -300.0, -40.0, -20.0, -10.0, -5.1, -5.0, -4.9, -1.0, 0.0, 1.0, 5.0, 30.0, 1e3])
     value, first, second, third = with_derivatives(links.log_ndtr, order=3)(x)
@@ -113,6 +119,7 @@ def test_softplus():
     np.testing.assert_allclose(third, p * q * (q - p), rtol=1e-12, atol=1e-16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", links.PROBABILITY)
 @pytest.mark.parametrize("lapse", [0.0, 1e-12, 0.2])
 def test_log_probability_agrees_with_probability(link, lapse):
@@ -146,6 +153,7 @@ def test_log_rising_factorial():
     np.testing.assert_allclose(log_rising_factorial(r, y), exact, rtol=1e-12, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_hyperparameters_have_finite_derivatives():
     cases = [(lk.NegativeBinomial(0.005), 3.0), (lk.NegativeBinomial(0.5), 3.0), (lk.Beta(2.0), 0.3)]
     cases += [(lk.StudentT(), 0.3), (lk.Gamma(), 0.3), (lk.Bernoulli(), 1.0), (lk.Binomial(3, "probit"), 0.0)]
@@ -154,6 +162,7 @@ def test_hyperparameters_have_finite_derivatives():
         assert all(np.isfinite(leaf) for leaf in jax.tree.leaves(slopes))
 
 
+@pytest.mark.slow
 def test_student_with_many_degrees_of_freedom_tends_to_a_gaussian():
     def log_prob(df, y):
         return lk.StudentT(df, 2.0).log_prob(y, 0.3)

@@ -125,6 +125,9 @@ def test_log_prob_moments_and_cdf(case):
     np.testing.assert_array_equal(cdf_below, 0.0)
 
 
+@pytest.mark.cases(
+    thorough=["student", "gamma-exp", "beta-probit", "poisson-exp", "negative-binomial-exp", "binomial-logit"]
+)
 def test_sample_moments(case):
     likelihood, reference, _ = case
     n, latents = 20_000, np.array([-0.8, 0.9])
@@ -149,6 +152,7 @@ def cdfs(likelihood, y, f):
     return np.asarray(jax.vmap(likelihood.cdf)(y, np.full(y.shape, f)))
 
 
+@pytest.mark.cases(quick=["binomial-logit-40"], others="thorough")
 @pytest.mark.parametrize(
     ("name", "last"),
     [("poisson-exp", 400), ("negative-binomial-exp", 400), ("binomial-logit", 40), ("bernoulli-probit", 1)],
@@ -222,6 +226,7 @@ def test_negative_binomial_tends_to_poisson():
     np.testing.assert_allclose(limit, log_probs(lk.Poisson(), y, 1.3), rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [2e4, 1e9, 1e15, 1e25])
 def test_draws_of_large_counts(rate):
     keys = jax.random.split(jax.random.key(5), 4000)

@@ -110,6 +110,7 @@ def test_log_prob_and_moments(case):
         np.testing.assert_allclose(np.ravel(base.row_cdf(likelihood, asked, f)), expected, rtol=1e-11)
 
 
+@pytest.mark.cases(thorough=["network"])
 def test_linear_form_is_the_likelihood(case):
     likelihood, *_ = case
     linear = np.array(likelihood.linear_latents)
@@ -147,6 +148,7 @@ def test_log_prob_degree(case):
         assert np.abs(np.diff(values, degree)).max() > 1e-6 * np.abs(values).max()
 
 
+@pytest.mark.slow
 def test_densities_integrate_to_one_and_give_the_moments():
     grid = np.linspace(-9.0, 9.0, 181)
     width = grid[1] - grid[0]
@@ -163,6 +165,7 @@ def test_densities_integrate_to_one_and_give_the_moments():
     np.testing.assert_allclose(np.einsum("s,si,sj->ij", density, centred, centred), PAIR, rtol=1e-9)
 
 
+@pytest.mark.cases(thorough=["heteroscedastic", "network"])
 @pytest.mark.parametrize("name", ["heteroscedastic", "product", "demodulation", "network", "multivariate-one"])
 def test_sample_moments(name):
     likelihood, mean, covariance = CASES[name]
@@ -208,6 +211,9 @@ EXPECTED = {
 }
 
 
+@pytest.mark.cases(
+    quick=["product-exp", "product-plain", "multivariate-one", "coregionalisation-one-output"], others="thorough"
+)
 @pytest.mark.parametrize("name", EXPECTED)
 def test_expected_log_prob(name):
     likelihood = CASES[name][0]
@@ -232,6 +238,7 @@ def test_no_expected_log_prob_for_other_links(name):
     assert base.row_expected_log_prob(likelihood, np.zeros(1), *a_gaussian(likelihood.num_latents)) is None
 
 
+@pytest.mark.cases(thorough=["multivariate-0.3", "multivariate-1.0"])
 @pytest.mark.parametrize("power", [1.0, 0.3])
 @pytest.mark.parametrize("name", ["multivariate", "multivariate-one", "coregionalisation-one-output"])
 def test_log_expected_power(name, power):
@@ -294,7 +301,10 @@ def test_finite_derivatives_far_out(name):
         ),
         (lambda: lk.RegressionNetwork(2, 1, [1.0, -1.0]), "covariance must be greater than 0"),
         (lambda: lk.RegressionNetwork(2, 1, [[1.0, 2.0], [2.0, 1.0]]), "positive definite, but .* eigenvalue is -1"),
-        (lambda: lk.RegressionNetwork(2, 1, [[1.0, 0.5], [0.2, 1.0]]), r"symmetric, but entry \(0, 1\) is 0.5"),
+        (
+            lambda: lk.RegressionNetwork(2, 1, [[1.0, 0.5], [0.2, 1.0]]),
+            r"symmetric, but entries \(0, 1\) and \(1, 0\) are 0.5 and 0.2",
+        ),
         (lambda: lk.RegressionNetwork(2, 1, 1.0, [1.0, 2.0]), r"weight_offset must be a number or a matrix of shape"),
         (lambda: lk.MultivariateGaussian("wide"), "covariance must be a number"),
         (lambda: lk.MultivariateGaussian(np.ones((2, 2))), "covariance must be positive definite"),
@@ -343,6 +353,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.cases(slow=["heteroscedastic-variational-gauss-newton"], others="thorough")
 @pytest.mark.parametrize(("name", "method"), RUNS)
 def test_inference_ends_well(name, method):
     likelihood, mean, covariance = CASES[name]
@@ -358,6 +369,7 @@ def test_inference_ends_well(name, method):
     assert result.sample_y(0, [0.5], 2).shape[:2] == (2, 1)
 
 
+@pytest.mark.cases(thorough=["coregionalisation-one-latent"], others="slow")
 @pytest.mark.parametrize("name", ["multivariate", "coregionalisation-one-latent"])
 def test_linear_likelihoods_are_exact_regression(name):
     likelihood, mean, covariance = CASES[name]

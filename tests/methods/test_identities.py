@@ -43,23 +43,27 @@ def assert_same_path(first, second, family, step=None, count=4, rtol=1e-10, ener
             np.testing.assert_allclose(a.energy, b.energy, rtol=rtol)
 
 
+@pytest.mark.cases(slow=["poisson"], others="thorough")
 @pytest.mark.parametrize("family", ["poisson", "student", "bernoulli logit"])
 def test_variational_inference_with_the_point_rule_is_newton(family):
     rule = ng.VI(cubature=ng.cubature.PointRule())
     assert_same_path(rule, ng.Newton(), family, step=ng.Constant(0.3), energy=False)
 
 
+@pytest.mark.cases(thorough=["student"], others="slow")
 @pytest.mark.parametrize("family", ["poisson", "student"])
 def test_posterior_linearisation_with_the_point_rule_is_taylor(family):
     assert_same_path(ng.PosteriorLinearisation(cubature=ng.cubature.PointRule()), ng.Taylor(), family, energy=False)
 
 
+@pytest.mark.cases(thorough=["student"], others="slow")
 @pytest.mark.parametrize("family", ["poisson", "student"])
 def test_second_order_linearisation_with_generalised_gauss_newton_is_posterior_linearisation(family):
     second = ng.PosteriorLinearisation(order=2, curvature=ng.GaussNewton("generalised"), cubature=NODES)
     assert_same_path(second, ng.PosteriorLinearisation(cubature=NODES), family)
 
 
+@pytest.mark.cases(quick=["poisson"], others="thorough")
 @pytest.mark.parametrize("family", CANONICAL)
 def test_taylor_is_generalised_gauss_newton_for_exponential_families_in_y(family):
     assert_same_path(ng.Taylor(), ng.Newton(curvature=ng.GaussNewton("generalised")), family, rtol=1e-9)
@@ -72,6 +76,7 @@ def test_taylor_and_gauss_newton_share_hessians_but_not_gradients_elsewhere():
     assert np.max(np.abs(taylor.linear - newton.linear)) > 1e-2
 
 
+@pytest.mark.cases(slow=["poisson"], others="thorough")
 @pytest.mark.parametrize("family", ["poisson", "bernoulli logit", "student"])
 def test_power_ep_tends_to_variational_inference_linearly_in_the_power(family):
     variational = states(ng.VI(cubature=NODES), family, ng.Constant(0.5), 4)
@@ -175,6 +180,7 @@ def test_the_laplace_energy_is_the_gpml_form_also_before_convergence(steps):
     assert result.history.objective[-1] == pytest.approx(joint, abs=1e-9)
 
 
+@pytest.mark.cases(quick=["30"], others="thorough")
 @pytest.mark.parametrize("steps", [1, 30])
 def test_the_variational_free_energy_is_expectation_plus_divergence(steps):
     likelihood, y = FAMILIES["student"]
@@ -187,6 +193,7 @@ def test_the_variational_free_energy_is_expectation_plus_divergence(steps):
     assert result.energy == pytest.approx(kl - expected, abs=1e-8)
 
 
+@pytest.mark.cases(quick=["1.0"], others="thorough")
 @pytest.mark.parametrize("power", [0.5, 1.0])
 def test_the_power_ep_energy_is_the_paper_s_with_normalised_sites(power):
     likelihood, y = FAMILIES["poisson"]
@@ -214,6 +221,7 @@ def test_the_power_ep_energy_is_the_paper_s_with_normalised_sites(power):
     assert result.energy == pytest.approx(energy, abs=1e-8)
 
 
+@pytest.mark.cases(quick=["poisson-closed0-nodes0"], others="thorough")
 @pytest.mark.parametrize(
     ("family", "closed", "nodes"),
     [

@@ -38,6 +38,7 @@ def double():
         yield
 
 
+@pytest.mark.cases(slow=["noise"], others="thorough")
 @pytest.mark.parametrize("name", CASES)
 def test_expected_log_density_and_its_derivatives(name):
     likelihood, y, order = CASES[name]
@@ -49,6 +50,8 @@ def test_expected_log_density_and_its_derivatives(name):
         np.testing.assert_allclose(a, b, rtol=2e-7, atol=2e-8)
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["noise", "product", "subbands"])
 def test_a_proposal_points_downhill_in_the_energy_at_the_same_nodes(name):
     """The descent Hessian is twice the derivative of the sum in C where nodes are too coarse."""
@@ -66,6 +69,7 @@ def test_a_proposal_points_downhill_in_the_energy_at_the_same_nodes(name):
         assert float(jnp.max(jnp.abs(plain - wanted))) > 1e-5 * float(jnp.max(jnp.abs(wanted)))
 
 
+@pytest.mark.cases(quick=["product-0.5", "product-1.0"], others="thorough")
 @pytest.mark.parametrize("power", [0.5, 1.0])
 @pytest.mark.parametrize("name", CASES)
 def test_log_expected_density(name, power):
@@ -76,6 +80,7 @@ def test_log_expected_density(name, power):
     np.testing.assert_allclose(found, wanted, rtol=1e-7)
 
 
+@pytest.mark.cases(slow=["noise"], others="thorough")
 @pytest.mark.parametrize("name", CASES)
 def test_power_ep_expands_the_same_function(name):
     likelihood, y, _ = CASES[name]
@@ -95,6 +100,7 @@ def test_power_ep_expands_the_same_function(name):
     np.testing.assert_allclose(found.covariance_gradient, 0.5 * (slope + slope.T), rtol=2e-5, atol=1e-6)
 
 
+@pytest.mark.cases(thorough=["1e-06"], others="slow")
 @pytest.mark.parametrize("noise", [1e-3, 1e-6])
 def test_power_ep_with_little_noise_keeps_what_is_known_exactly(noise):
     """A tilted variance far below the gaps between nodes is right where it comes from no nodes."""
@@ -107,6 +113,9 @@ def test_power_ep_with_little_noise_keeps_what_is_known_exactly(noise):
     np.testing.assert_allclose(found.gradient, a * (0.4 - a @ np.asarray(gaussian.mean)) / total, rtol=1e-9)
 
 
+@pytest.mark.cases(
+    quick=["noise-generalised", "product-partial", "product-full", "product-generalised"], others="thorough"
+)
 @pytest.mark.parametrize("kind", ["partial", "full", "generalised"])
 @pytest.mark.parametrize("name", ["noise", "product", "network"])
 def test_variational_gauss_newton(name, kind):
@@ -118,6 +127,7 @@ def test_variational_gauss_newton(name, kind):
     np.testing.assert_allclose(found, wanted, rtol=2e-6, atol=2e-7)
 
 
+@pytest.mark.cases(slow=["noise"], others="thorough")
 @pytest.mark.parametrize("name", CASES)
 def test_linearisation(name):
     likelihood, _, order = CASES[name]
@@ -155,6 +165,7 @@ def test_a_partwise_rule_lets_the_first_latents_depend_on_their_own_nodes_alone(
     assert standard.shape == (36, 4)
 
 
+@pytest.mark.slow
 def test_row_log_prob_is_what_linear_form_says():
     for likelihood, y, _ in CASES.values():
         f = gaussian_of(likelihood.num_latents).mean

@@ -78,6 +78,7 @@ def check_tilted(found, wanted, mean, scale, tolerance):
     assert np.max(np.abs(derivatives.hessian[:, 0, 0] * scale**2 - exact_variance / scale**2 + 1.0)) < 10.0 * tolerance
 
 
+@pytest.mark.cases(quick=["fine-0.5"], others="thorough")
 @pytest.mark.parametrize("power", [1.0, 0.5, 0.05])
 @pytest.mark.parametrize(
     ("rule", "tolerance"), [(None, 1e-3), (ng.cubature.Adaptive(160), 1e-7)], ids=["default", "fine"]

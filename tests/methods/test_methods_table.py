@@ -37,6 +37,7 @@ def small(problem, rows=16):
     )
 
 
+@pytest.mark.slow
 def test_a_small_run_makes_a_table():
     problem = small(script.counts())
     rows = [script.run(name, problem) for name in ("vi", "newton")]
@@ -53,6 +54,7 @@ def test_a_method_that_does_not_apply_says_so():
     assert "does not apply" in script.table(problem, [row])
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_early_shows_its_residual():
     problem = small(script.robust_regression())
     row = script.run("vi", problem, max_steps=1)

@@ -112,6 +112,7 @@ def test_the_default_rule_is_exact_for_practical_purposes(width, power):
     assert np.max(np.abs(errors(SCALES[width], power, "default"))) < 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("power", POWERS)
 @pytest.mark.parametrize("width", SCALES)
@@ -122,6 +123,7 @@ def test_more_nodes_are_as_exact_as_the_referee(width, power):
 LARGEST = {("20 nodes", 0.5): 1e-3, ("20 nodes", 1.0): 0.1, ("100 nodes", 0.5): 1e-5, ("100 nodes", 1.0): 1e-4}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", ["20 nodes", "100 nodes"])
 @pytest.mark.parametrize("power", POWERS)
@@ -136,12 +138,15 @@ def test_the_error_of_a_named_rule_is_known(width, power, rule):
         assert 1.0 / 3.0 < estimate.posterior / max(others) < 3.0
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_coarse_nodes_are_in_the_summary():
     warned = {each.about: each.text for each in run(0.1, 1.0, "20 nodes").summary().warnings}
     assert "Adaptive(160) in place of GaussHermite(20)" in warned["cubature"]
     assert "cubature" not in {each.about for each in run(0.1, 1.0, "default").summary().warnings}
 
 
+@pytest.mark.slow
 def test_variational_inference_by_default_is_near_exact_integrals():
     """The energy and the optimum: at exact integrals no row's own update would move its site."""
     scale = 0.1

@@ -348,6 +348,7 @@ def whole_state_kappa(case: Case, kappa):
     return case.latents + kappa - len(case.textbook.initial_mean)
 
 
+@pytest.mark.cases(thorough=["pendulum"], others="slow")
 @pytest.mark.parametrize("name", CASES)
 def test_extended_kalman_filter_and_smoother(name):
     case = CASES[name]
@@ -356,6 +357,7 @@ def test_extended_kalman_filter_and_smoother(name):
     check(case, result, *smooth(case, extended_update(case.textbook)), ONE_PASS)
 
 
+@pytest.mark.cases(slow=["bearings-0.0"], others="thorough")
 @pytest.mark.parametrize(("name", "kappa"), RULES)
 def test_unscented_kalman_filter_and_smoother(name, kappa):
     case = CASES[name]
@@ -364,6 +366,7 @@ def test_unscented_kalman_filter_and_smoother(name, kappa):
     check(case, result, *path, ONE_PASS)
 
 
+@pytest.mark.slow
 def test_gauss_hermite_filter_and_smoother():
     case = CASES["pendulum"]
     method = ng.PosteriorLinearisation(slope="regression", cubature=ng.cubature.GaussHermite(3))
@@ -372,12 +375,14 @@ def test_gauss_hermite_filter_and_smoother():
     check(case, result, *smooth(case, update), ONE_PASS)
 
 
+@pytest.mark.slow
 def test_assumed_density_filter_and_smoother():
     case = CASES["pendulum"]
     result = ng.filter_sweep(case.model, case.x, case.y, ng.PowerEP(1.0, cubature=ng.cubature.GaussHermite(40)))
     check(case, result, *smooth(case, assumed_density_update(case.textbook)), FIXED_POINT)
 
 
+@pytest.mark.cases(thorough=["bearings"], others="slow")
 @pytest.mark.parametrize("name", CASES)
 def test_iterated_extended_kalman_smoother(name):
     case = CASES[name]
@@ -387,6 +392,7 @@ def test_iterated_extended_kalman_smoother(name):
     check(case, result, *path, FIXED_POINT)
 
 
+@pytest.mark.cases(slow=["bearings-0.0"], others="thorough")
 @pytest.mark.parametrize(("name", "kappa"), RULES)
 def test_iterated_posterior_linearisation_smoother(name, kappa):
     case, whole = CASES[name], whole_state_kappa(CASES[name], kappa)
@@ -396,6 +402,7 @@ def test_iterated_posterior_linearisation_smoother(name, kappa):
     check(case, result, *path, FIXED_POINT)
 
 
+@pytest.mark.cases(thorough=["bearings"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_smoothers_are_not_all_the_same(name):
     """Agreement with the right one says something, because the others are far away."""
@@ -412,6 +419,7 @@ def test_the_smoothers_are_not_all_the_same(name):
         assert np.max(np.abs(one - other)) > 0.01
 
 
+@pytest.mark.cases(thorough=["bearings"])
 @pytest.mark.parametrize("name", CASES)
 def test_the_iterated_extended_smoother_ends_at_the_most_probable_path(name):
     """The gradient of −log p(x, y) is zero there, in every state of every step."""

@@ -45,6 +45,7 @@ class Unknown(WithoutEnergy):
     energy = "free"
 
 
+@pytest.mark.slow
 def test_backtracking_goes_downhill_in_the_energy_of_the_target():
     """The energy, its minimum over all Gaussians, and every step towards it."""
     result = ng.infer(MODEL, X, Y, ng.Method(Tempered(), ng.Exact()), ng.Backtracking(), tol=1e-9)

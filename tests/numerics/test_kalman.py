@@ -247,6 +247,7 @@ def layouts_and_forms(*everyday):
     return pytest.mark.parametrize(("name", "form"), [pytest.param(*pair, marks=marks[pair]) for pair in pairs])
 
 
+@pytest.mark.cases(quick=["one block-unrolled"], others="thorough")
 @layouts_and_forms(("one block", "unrolled"), ("two latents", "unrolled"), ("three latents", "arrays"))
 def test_marginals_are_those_of_the_dense_matrix(name, form):
     layout = LAYOUTS[name]
@@ -257,6 +258,7 @@ def test_marginals_are_those_of_the_dense_matrix(name, form):
         assert_marginals(found, wanted, layout.latents)
 
 
+@pytest.mark.cases(thorough=["long sums"])
 @pytest.mark.parametrize(("sizes", "pieces"), [((9,), 1), ((1, 8), 64)], ids=["matrix products", "long sums"])
 def test_what_no_single_kernel_can_do_is_done_by_plain_loops(sizes, pieces):
     layout = Layout(sizes, ((0,),))
@@ -309,6 +311,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.cases(quick=["one block-unrolled-4"], others="thorough")
 @pytest.mark.parametrize(("name", "form", "pieces"), PIECES)
 def test_pieces_change_nothing(name, form, pieces):
     layout = LAYOUTS[name]
@@ -336,6 +339,7 @@ def everything(layout, form, blocks, precision, linear, chosen):
     return (mean, covariance), joint, predictions, kalman.draw_paths(forward, jax.random.key(1), DRAWS)
 
 
+@pytest.mark.cases(quick=["one block-unrolled"], others="thorough")
 @layouts_and_forms(("one block", "unrolled"), ("two latents", "unrolled"))
 def test_states_joint_covariances_predictions_and_draws(name, form):
     layout = LAYOUTS[name]
@@ -365,6 +369,7 @@ def test_states_joint_covariances_predictions_and_draws(name, form):
 # Whether a posterior is a distribution ------------------------------------------------------------
 
 
+@pytest.mark.cases(quick=["one block-unrolled", "two latents-unrolled"], others="thorough")
 @layouts_and_forms(("one block", "unrolled"), ("two latents", "unrolled"), ("large", "arrays"))
 def test_a_posterior_is_called_proper_exactly_when_it_is(name, form):
     """Random indefinite sites: the flag is that of I + K½ΛK½, which NumPy's eigenvalues decide."""
@@ -493,6 +498,7 @@ def put_together(precision, linear):
     return together, jnp.einsum("tik,tk->ti", rotation, tilt)
 
 
+@pytest.mark.cases(thorough=["distinct-3"])
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("kind", PRECISIONS)
 def test_scalar_sites_and_their_derivatives(kind, size):

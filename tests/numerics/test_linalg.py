@@ -7,6 +7,8 @@ import pytest
 
 from newtongp.numerics import small
 
+pytestmark = pytest.mark.versions
+
 
 @pytest.fixture(autouse=True)
 def double():
@@ -27,6 +29,7 @@ def symmetric(size, count=20):
     return np.concatenate([matrices, special])
 
 
+@pytest.mark.cases(quick=["1", "2", "3"], others="thorough")
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 8, 11])
 def test_eigenvalues_and_eigenvectors(size):
     matrices = symmetric(size)
@@ -42,6 +45,7 @@ def test_eigenvalues_and_eigenvectors(size):
     assert np.max(np.abs(smallest - wanted[:, 0]) / scale) < 3e-14
 
 
+@pytest.mark.cases(quick=["1e-14"], others="thorough")
 @pytest.mark.parametrize("rounding", [1e-16, 1e-14, 1e-12])
 def test_equal_eigenvalues_with_rounding_off_the_diagonal(rounding):
     """Blocks of a regression network's Hessian: pairs of equal eigenvalues, coupled by no more than rounding."""
@@ -87,6 +91,7 @@ def test_solving_can_be_differentiated():
     np.testing.assert_allclose(slope, wanted, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.cases(thorough=["4", "6"])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 6])
 def test_signs_of_determinants(size):
     left, right = symmetric(size), symmetric(size)[::-1]
@@ -94,6 +99,7 @@ def test_signs_of_determinants(size):
     np.testing.assert_array_equal(small.determinant_sign(jnp.asarray(left), jnp.asarray(right)), wanted)
 
 
+@pytest.mark.cases(thorough=["5"])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_projection_on_positive_semidefinite_matrices(size):
     matrices = symmetric(size)
@@ -104,6 +110,7 @@ def test_projection_on_positive_semidefinite_matrices(size):
     assert np.max(np.abs(projected - wanted) / scale) < 3e-14
 
 
+@pytest.mark.cases(thorough=["0"])
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_signed_roots_follow_a_matrix_of_any_rank(rank):
     rng = np.random.default_rng(rank)

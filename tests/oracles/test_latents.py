@@ -105,6 +105,7 @@ def check(case, found):
         np.testing.assert_allclose(value, case["outputs"][key], rtol=0.0, atol=allowed, err_msg=key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name for name, case in CASES.items() if not departs_from_the_equations(case["method"])]
 )
@@ -114,6 +115,7 @@ def test_agrees_with_other_software(name):
     check(CASES[name], computed(CASES[name], result))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if departs_from_the_equations(case["method"])])
 def test_agrees_with_what_the_published_code_did(name):
     check(CASES[name], run_as_published(CASES[name]))

@@ -202,6 +202,19 @@ def setting(case):
 SLOW = slow_cases()
 
 
+@pytest.mark.cases(
+    quick=[
+        "B_sklearn_1d_matern32",
+        "B_sklearn_2d_matern72",
+        "B_tinygp_dense_1d_rbf",
+        "G_bn_1d_bernoulli_logit_m52_ExpectationPropagationGP_power1",
+        "G_bn_1d_poisson_m52_MarkovNewtonGP",
+        "G_bn_1d_poisson_m52_NewtonGP",
+        "G_bn_1d_poisson_m52_PosteriorLinearisationGP",
+        "G_bn_1d_poisson_m52_VariationalGP",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
 def test_agrees_with_other_software(name):
     case = CASES[name]

@@ -76,6 +76,13 @@ def log_likelihood(result, rule, y):
     return float(np.nansum(-0.5 * (np.log(2.0 * np.pi * spread) + (y - centre) ** 2 / spread)))
 
 
+@pytest.mark.cases(
+    quick=[
+        "E_dynamax_poisson_m32_cmgf_ekf",
+        "E_dynamax_sine_observation_unscented_kalman_smoother_alpha_sqrt3_beta2_kappa1",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize("name", CASES)
 def test_agrees_with_other_software(name):
     case = CASES[name]

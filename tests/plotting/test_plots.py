@@ -12,6 +12,8 @@ import newtongp as ng
 from newtongp import plotting
 from newtongp.plotting import pieces
 
+pytestmark = pytest.mark.versions
+
 pyplot = pytest.importorskip("matplotlib.pyplot")
 likelihoods = ng.likelihoods
 
@@ -51,6 +53,7 @@ def drawn(figure):
     return np.asarray(figure.canvas.buffer_rgba())
 
 
+@pytest.mark.slow
 def test_data_mean_bands_and_latents_are_those_of_the_result(counts):
     figure = counts.plot(grid=GRID[::-1], latents=True, levels=(0.5, 0.9))
     above, below = figure.axes
@@ -73,6 +76,7 @@ def test_data_mean_bands_and_latents_are_those_of_the_result(counts):
     assert len(np.unique(drawn(figure).reshape(-1, 4), axis=0)) > 50
 
 
+@pytest.mark.slow
 def test_time_stamps_are_drawn_as_dates_and_rows_with_their_own_exposure(stamped):
     figure = stamped.plot()
     (ax,) = figure.axes
@@ -83,6 +87,7 @@ def test_time_stamps_are_drawn_as_dates_and_rows_with_their_own_exposure(stamped
     assert ax.get_xlabel() == "time" and drawn(figure).size > 0
 
 
+@pytest.mark.slow
 def test_a_grid_of_stamps_in_any_order_takes_its_exposures_along(stamped):
     order = np.random.default_rng(0).permutation(12)
     exposure = np.linspace(1.0, 3.0, 12)
@@ -108,12 +113,14 @@ def test_a_column_that_never_varies_is_held():
     np.testing.assert_allclose(curve.get_ydata(), result.predict(np.column_stack([np.ones(12), GRID])).mean)
 
 
+@pytest.mark.slow
 def test_steps_are_whole():
     prior = ng.StateSpaceModel([[0.9]], [[0.2]], [1.0])
     result = ng.infer(ng.Model(prior, likelihoods.Gaussian(0.3)), [0, 1, 3, 6], [0.1, 0.3, -0.2, 0.4])
     assert line(result.plot().axes[0], "mean of y").get_xdata().tolist() == [0, 1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_two_outputs_have_a_panel_each():
     prior = ng.GP(ng.kernels.Independent([ng.kernels.RBF(), ng.kernels.RBF()]))
     y = np.column_stack([np.sin(X), np.cos(X)])
@@ -134,6 +141,7 @@ def _on_the_plane(result):
     return moved
 
 
+@pytest.mark.slow
 def test_two_classes_have_a_probability(counts):
     y = (X > 2.0).astype(float)
     result = ng.infer(ng.Model(counts.model.prior, likelihoods.Bernoulli()), X, y)
@@ -145,6 +153,7 @@ def test_two_classes_have_a_probability(counts):
     assert set(line(ax, "data").get_ydata()) == {-0.03, 1.03}
 
 
+@pytest.mark.slow
 def test_several_classes_have_theirs_on_a_line_and_on_a_map():
     labels = np.digitize(PLANE[:, 0], [-0.7, 0.7])
     prior = ng.GP(ng.kernels.Independent([ng.kernels.RBF(variance=4.0)] * 3))
@@ -172,6 +181,7 @@ class Signs(ng.Likelihood):
         return weights / jnp.sum(weights)
 
 
+@pytest.mark.slow
 def test_classes_along_one_latent_are_all_drawn(counts):
     labels = np.digitize(X, [1.0, 3.0])
     (ax,) = ng.infer(ng.Model(counts.model.prior, Signs()), X, labels).plot(grid=GRID).axes
@@ -187,6 +197,7 @@ def classified():
     return ng.infer(ng.Model(ng.GP(ng.kernels.RBF(variance=4.0)), likelihoods.Bernoulli()), PLANE, y)
 
 
+@pytest.mark.slow
 def test_a_map_has_the_probability_and_the_data(classified):
     figure = classified.plot(grid=SIDES, latents=True)
     probability, latent = figure.axes[:2]
@@ -199,6 +210,7 @@ def test_a_map_has_the_probability_and_the_data(classified):
     assert drawn(figure).size > 0 and (probability.get_xlabel(), probability.get_ylabel()) == ("x₁", "x₂")
 
 
+@pytest.mark.slow
 def test_a_map_of_numbers_colours_the_data_alike(classified):
     y = np.round(np.exp(PLANE[:, 0]))
     result = ng.infer(ng.Model(ng.GP(ng.kernels.RBF()), likelihoods.Poisson()), PLANE, y)
@@ -236,6 +248,7 @@ class Cauchy(ng.Likelihood):
         return 0.5 + jnp.arctan(y - f) / jnp.pi
 
 
+@pytest.mark.slow
 def test_y_without_a_mean_has_a_median(counts):
     result = ng.infer(ng.Model(counts.model.prior, Cauchy()), X, np.sin(X))
     np.testing.assert_allclose(
@@ -250,7 +263,7 @@ def test_a_grid_of_chunked_data_says_where_other_columns_are_held(classified):
     curve = line(chunked.plot(grid=grid[::-1], levels=0.9).axes[0], "P(y = 1)")
     np.testing.assert_array_equal(curve.get_xdata(), GRID)
     np.testing.assert_allclose(curve.get_ydata(), classified.predict(grid).mean)
-    with pytest.raises(ValueError, match=r"grid must vary in one column where the data was read in chunks, .* in 2: "):
+    with pytest.raises(ValueError, match=r"grid must vary in one column if the data was read in chunks, .* in 2: "):
         chunked.plot(grid=PLANE)
 
 
@@ -302,13 +315,14 @@ def test_a_plot_refuses_what_it_cannot_draw(counts):
         counts.plot(levels=(95,))
     chunked = object.__new__(ng.Result)
     chunked.__dict__.update({**counts.__dict__, "data": None})
-    with pytest.raises(ValueError, match="grid is needed where the data was read in chunks"):
+    with pytest.raises(ValueError, match="grid is needed if the data was read in chunks"):
         chunked.plot()
     np.testing.assert_allclose(
         line(chunked.plot(grid=GRID).axes[0], "mean of y").get_ydata(), counts.predict(GRID).mean
     )
 
 
+@pytest.mark.slow
 def test_convergence_shows_the_energy_and_the_distance_from_the_end(counts):
     above, below = counts.plot_convergence().axes
     np.testing.assert_array_equal(above.lines[0].get_ydata(), counts.history.energy)

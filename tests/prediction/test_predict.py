@@ -8,7 +8,7 @@ from scipy import integrate, special, stats
 
 import newtongp as ng
 from newtongp._runtime.double import in_double
-from newtongp.prediction import prediction as predict
+from newtongp.prediction import predict
 
 likelihoods = ng.likelihoods
 MEANS, STDS = np.array([-0.5, 0.2, 1.0]), np.array([0.1, 0.5, 1.0])
@@ -47,6 +47,7 @@ def expect(function, row):
     return integrate.simpson(values * np.exp(-0.5 * GRID**2), x=GRID) / np.sqrt(2.0 * np.pi)
 
 
+@pytest.mark.cases(thorough=["student-t", "beta", "binomial"])
 @pytest.mark.parametrize("name", CASES)
 def test_moments_are_those_of_the_mixture(name):
     likelihood, given, _ = CASES[name]
@@ -59,6 +60,7 @@ def test_moments_are_those_of_the_mixture(name):
     np.testing.assert_allclose(prediction.covariance[:, 0, 0], prediction.variance, rtol=1e-14)
 
 
+@pytest.mark.cases(thorough=["student-t", "beta", "binomial"])
 @pytest.mark.parametrize("name", CASES)
 def test_log_density_is_that_of_the_mixture(name):
     likelihood, given, y = CASES[name]
@@ -73,6 +75,7 @@ def test_log_density_is_that_of_the_mixture(name):
     np.testing.assert_allclose(found, expected, rtol=1e-7, atol=1e-8)
 
 
+@pytest.mark.cases(quick=["gaussian", "exponential"], others="thorough")
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case[0].support.integer])
 def test_a_quantile_is_where_the_distribution_function_is_p(name):
     likelihood, given, _ = CASES[name]
@@ -83,6 +86,7 @@ def test_a_quantile_is_where_the_distribution_function_is_p(name):
         np.testing.assert_allclose(below, p, atol=2e-6)
 
 
+@pytest.mark.cases(slow=["poisson"], others="thorough")
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case[0].support.integer])
 def test_a_quantile_of_counts_is_the_smallest_count_that_reaches_p(name):
     likelihood, given, _ = CASES[name]
@@ -107,6 +111,7 @@ def test_gaussian_predictions_are_closed_form():
     np.testing.assert_allclose(prediction.quantile(0.9), total.ppf(0.9), rtol=1e-7)
 
 
+@pytest.mark.slow
 def test_quantiles_reach_far_and_keep_their_digits():
     wide = ng.Gaussian(np.array([[1e6], [-1e-3]]), np.array([[[1e-4]], [[1e-12]]]))
     found = ng.prediction.Prediction(likelihoods.Gaussian(1e-12), wide, None).quantile(0.9)
@@ -118,6 +123,7 @@ def test_quantiles_reach_far_and_keep_their_digits():
     np.testing.assert_allclose(counts, np.exp(20.0), rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_heavy_tails_have_quantiles_without_moments():
     found = ng.prediction.Prediction(likelihoods.StudentT(df=1.0, scale=1.0), LATENT, None).quantile(0.9)
     below = [expect(lambda f, v=value: stats.cauchy(f).cdf(v), row) for row, value in enumerate(found)]
@@ -286,6 +292,7 @@ def assert_joint(result, x_new, rtol=1e-9):
     np.testing.assert_allclose(joint.covariance, covariance, rtol=rtol, atol=1e-11)
 
 
+@pytest.mark.slow
 def test_the_latent_is_that_of_the_sites(result):
     assert_joint(result, X_NEW)
 
@@ -297,6 +304,7 @@ def test_predictions_at_the_data_are_the_marginals(result):
     np.testing.assert_allclose(latent.mean, result.posterior.marginals.mean, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_indefinite_sites_predict_as_they_should():
     model = ng.Model(ng.GP(KERNEL, mean=MEAN), likelihoods.StudentT(df=3.0, scale=0.5))
     precision = np.array([2.0, -0.3, 1.0, 4.0, -0.5, 0.0, 3.0, 1.5])
@@ -345,6 +353,7 @@ def test_draws_at_one_input_twice_are_equal(result):
     np.testing.assert_allclose(draws[:, 0], draws[:, 2], atol=1e-7)
 
 
+@pytest.mark.slow
 def test_draws_of_y_have_the_predictive_moments(result):
     n = 20_000
     draws = result.sample_y(0, X_NEW, n)
@@ -356,6 +365,7 @@ def test_draws_of_y_have_the_predictive_moments(result):
     assert np.all(np.abs(draws.var(axis=0) - prediction.variance) < 5.0 * error)
 
 
+@pytest.mark.slow
 def test_the_same_key_gives_the_same_draws(result):
     key = jax.random.key(3)
     np.testing.assert_array_equal(result.sample(key, X_NEW, 2), result.sample(3, X_NEW, 2))

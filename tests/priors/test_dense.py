@@ -48,6 +48,7 @@ def dense_answer(prior, x, sites):
     return mean + shift, covariance, log_z
 
 
+@pytest.mark.cases(quick=["True-psd-1", "True-missing-1"], others="thorough")
 @pytest.mark.parametrize("latents", [1, 2])
 @pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite"])
 @pytest.mark.parametrize("repeated", [False, True])
@@ -79,6 +80,7 @@ def test_conditioning_is_what_the_definition_says(latents, kind, repeated):
     assert float(posterior.log_normaliser) == pytest.approx(log_z, abs=1e-10)
 
 
+@pytest.mark.slow
 def test_an_improper_posterior_is_called_improper_even_with_an_even_number_of_negative_directions():
     x = np.array([[0.0], [10.0]])
     prior = GP(ng.kernels.RBF())

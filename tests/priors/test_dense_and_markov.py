@@ -84,6 +84,7 @@ def assert_same(dense, markov, tol=1e-8, **row_parameters):
     np.testing.assert_allclose(found.covariance, wanted.covariance, atol=tol)
 
 
+@pytest.mark.cases(quick=["quasi-Newton-poisson", "heuristic VI-poisson", "Riemannian VI-poisson"], others="thorough")
 @pytest.mark.filterwarnings("ignore::newtongp.ConvergenceWarning")
 @pytest.mark.parametrize(("method", "name"), CASES)
 def test_every_method_gives_the_same_answer(method, name):
@@ -98,17 +99,20 @@ def test_every_method_gives_the_same_answer(method, name):
         assert np.min(markov.sites.precision) < -0.1  # indefinite, and no harm done
 
 
+@pytest.mark.cases(quick=["Brownian"], others="thorough")
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kernel_gives_the_same_answer(name):
     assert_same(*both(KERNELS[name], ng.likelihoods.Bernoulli(), LABELS, None))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SLOW_KERNELS)
 def test_kernels_with_many_states_give_the_same_answer(name):
     assert_same(*both(SLOW_KERNELS[name], ng.likelihoods.Bernoulli(), LABELS, None, pieces=1))
 
 
+@pytest.mark.slow
 def test_sites_agree_step_by_step_where_they_are_indefinite():
     likelihood, y = LIKELIHOODS["student"]
     priors = (ng.GP(KERNEL), ng.MarkovGP(KERNEL), ng.MarkovGP(KERNEL, pieces=4))
@@ -141,6 +145,7 @@ def conditioned(prior, precision, linear):
 PRIORS = (ng.GP(KERNEL), ng.MarkovGP(KERNEL, pieces=1), ng.MarkovGP(KERNEL, pieces=4))
 
 
+@pytest.mark.slow
 def test_an_indefinite_filtered_covariance_does_no_harm():
     """The first site in time makes the filtered variance negative; those after it make the posterior proper."""
     precision, linear = np.full(N, 5.0), RNG.normal(size=N)
@@ -157,6 +162,7 @@ def test_an_indefinite_filtered_covariance_does_no_harm():
         assert float(markov.distance) == pytest.approx(float(dense.distance), abs=1e-8)
 
 
+@pytest.mark.slow
 def test_both_say_when_a_posterior_is_improper():
     verdicts = set()
     for seed in range(12):
@@ -171,6 +177,8 @@ def test_both_say_when_a_posterior_is_improper():
     assert verdicts == {True, False}
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_pieces_do_not_matter():
     likelihood, y = LIKELIHOODS["student"]
     results = [ng.infer(ng.Model(ng.MarkovGP(KERNEL, pieces=p), likelihood), X, y) for p in (1, 3, 16, 64)]
@@ -182,6 +190,7 @@ def test_pieces_do_not_matter():
         np.testing.assert_allclose(other.marginals.covariance, results[0].marginals.covariance, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_joint_and_draws():
     likelihood, y = LIKELIHOODS["bernoulli"]
     dense, markov = both(KERNEL, likelihood, y, None)
@@ -195,6 +204,7 @@ def test_joint_and_draws():
     np.testing.assert_allclose(draws[:, 12], draws[:, 16], atol=1e-10)  # the same input twice
 
 
+@pytest.mark.slow
 def test_two_latents():
     class Heteroscedastic(ng.Likelihood):
         num_latents = 2
@@ -211,6 +221,7 @@ def test_two_latents():
         assert_same(dense, markov, tol=1e-7)
 
 
+@pytest.mark.slow
 def test_log_normaliser_and_its_gradient():
     with jax.enable_x64(True):
         precision, tilt = jnp.asarray(RNG.uniform(0.1, 3.0, N)), jnp.asarray(RNG.normal(size=N))
@@ -237,6 +248,8 @@ def test_log_normaliser_and_its_gradient():
                 np.testing.assert_allclose(one, other, rtol=1e-8, atol=1e-9)
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_one_step_ahead_adds_up_to_the_evidence():
     result = ng.infer(ng.Model(ng.MarkovGP(KERNEL, pieces=4), ng.likelihoods.Gaussian(0.1)), X, ROBUST)
     assert np.nansum(result.one_step_ahead()) == pytest.approx(-result.energy, abs=1e-8)
@@ -248,6 +261,7 @@ def test_one_step_ahead_adds_up_to_the_evidence():
     assert result.leave_one_out()[7] == pytest.approx(left_out.log_density(X[7:8], ROBUST[7:8])[0], abs=1e-8)
 
 
+@pytest.mark.slow
 def test_time_stamps():
     days = np.array([0, 1, 3, 10, 11])
     stamps = np.datetime64("2020-01-01") + days
@@ -283,6 +297,7 @@ def test_bad_input(make, message):
         make()
 
 
+@pytest.mark.slow
 def test_a_state_space_model_is_the_same_process_on_a_grid():
     step, rate = 0.3, np.sqrt(3.0) / 1.5
     A = np.exp(-rate * step) * np.array([[1 + rate * step, step], [-(rate**2) * step, 1 - rate * step]])

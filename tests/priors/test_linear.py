@@ -82,7 +82,7 @@ def _call(name, owner, args):
     return getattr(owner, name)(*args)
 
 
-@pytest.mark.thorough
+@pytest.mark.cases(quick=["gauss-newton-poisson"], others="thorough")
 @pytest.mark.parametrize(
     ("method", "name"),
     [
@@ -109,6 +109,7 @@ def test_it_is_the_dense_gp_with_a_linear_kernel(method, name):
     np.testing.assert_allclose(joint.covariance, dense_joint.covariance, atol=1e-8)
 
 
+@pytest.mark.cases(quick=["newton-student"], others="thorough")
 @pytest.mark.parametrize("name", ["student", "heteroscedastic"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_sites_are_the_same_step_by_step(name, method):
@@ -191,6 +192,7 @@ PRIORS = {
 }
 
 
+@pytest.mark.cases(thorough=["a number-psd-2", "a number-psd-3", "a matrix-psd-1"])
 @pytest.mark.parametrize("latents", [1, 2, 3])
 @pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite", "precise"])
 @pytest.mark.parametrize("prior", PRIORS)
@@ -232,6 +234,10 @@ def test_the_workspace_does_not_hold_the_prior():
     assert len(jax.tree.leaves(number)) == 2
 
 
+@pytest.mark.cases(
+    quick=["100000000.0-12-12", "100000000000.0-30-4", "100000000000.0-10-25", "100000000000.0-12-12"],
+    others="thorough",
+)
 @pytest.mark.parametrize(("rows", "columns"), [(30, 4), (10, 25), (12, 12)])
 @pytest.mark.parametrize("precision", [1e4, 1e8, 1e11])
 def test_precise_data_keep_their_digits(rows, columns, precision):
@@ -261,6 +267,7 @@ def test_precise_data_keep_their_digits(rows, columns, precision):
     assert float(stepwise.log_det) == pytest.approx(float(log_det), rel=tolerance)
 
 
+@pytest.mark.slow
 def test_noise_of_1e_minus_8_agrees_with_the_dense_gp():
     y = X @ MEAN
     likelihood = ng.likelihoods.Gaussian(1e-8)
@@ -307,6 +314,7 @@ def test_gaussian_noise_has_a_closed_form():
     assert result.energy == pytest.approx(-evidence, abs=1e-10)
 
 
+@pytest.mark.cases(thorough=["0.1"])
 @pytest.mark.parametrize("variance", [0.1, 1.0, 50.0])
 def test_the_laplace_mode_is_regularised_logistic_regression(variance):
     rng = np.random.default_rng(3)
@@ -349,6 +357,7 @@ def test_inference_refuses_steps_to_improper_posteriors():
     assert np.any(guarded.sites.precision < 0.0)
 
 
+@pytest.mark.cases(thorough=["ep"], others="slow")
 @pytest.mark.parametrize("method", ["vi", "ep"])
 def test_missing_rows_have_no_influence(method):
     likelihood, y = LIKELIHOODS["poisson"]
@@ -363,6 +372,7 @@ def test_missing_rows_have_no_influence(method):
     np.testing.assert_allclose(result.marginals.mean[~kept], expected.predict(X[~kept]).latent.mean, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_more_columns_than_rows():
     rng = np.random.default_rng(8)
     x, x_new, variances = rng.normal(size=(7, 20)), rng.normal(size=(4, 20)), rng.uniform(0.1, 2.0, 20)
@@ -378,6 +388,7 @@ def test_more_columns_than_rows():
     )
 
 
+@pytest.mark.slow
 def test_the_units_of_the_columns_do_not_matter():
     """Weights of very different sizes, and a covariance whose eigenvalues differ by thirty orders."""
     units = np.array([1e8, 1.0, 1e-8])
@@ -389,6 +400,7 @@ def test_the_units_of_the_columns_do_not_matter():
     np.testing.assert_allclose(other.posterior.weights.mean, plain.posterior.weights.mean * units, rtol=1e-8)
 
 
+@pytest.mark.cases(thorough=["heteroscedastic"])
 @pytest.mark.parametrize("name", ["poisson", "heteroscedastic"])
 def test_draws_have_the_joint_distribution(name):
     likelihood, y = LIKELIHOODS[name]
@@ -416,6 +428,7 @@ def test_draws_at_many_rows_are_cheap():
     assert draws.shape == (2, 100_000, 1)
 
 
+@pytest.mark.slow
 def test_weights_of_several_latents_come_latent_by_latent():
     likelihood, y = LIKELIHOODS["heteroscedastic"]
     result = ng.infer(pair(likelihood)[0], X, y)
@@ -435,6 +448,7 @@ def test_a_mean_may_be_given_in_several_ways():
         np.testing.assert_allclose(workspace.mean, X @ np.broadcast_to(expected, (latents, P)).T, atol=1e-14)
 
 
+@pytest.mark.cases(slow=["1.0-2.0"], others="thorough")
 @pytest.mark.parametrize("given", [2.0, VARIANCES, MATRIX, np.eye(P), np.diag([1.0, 0.0, 2.0])])
 @pytest.mark.parametrize("scale", [1.0, 1e9])
 def test_the_evidence_has_derivatives(given, scale):
@@ -459,6 +473,7 @@ def test_the_evidence_has_derivatives(given, scale):
         assert float(jnp.sum(by_precision * direction)) == pytest.approx(float(along), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_first_order_vi_works_too():
     likelihood, y = LIKELIHOODS["poisson"]
     model = ng.Model(LinearModel(VARIANCES), likelihood)
@@ -495,7 +510,7 @@ CONSTRUCTIONS = {
     "mean of other length": (lambda: LinearModel([1.0, 2.0], mean=[1.0]), "2 weight(s)", "mean is for 1"),
     "means of other latents": (
         lambda: LinearModel(1.0, mean=np.ones((2, 3))),
-        "one row a latent",
+        "one row per latent",
         "(2, 3)",
         "1 latent",
     ),
@@ -521,7 +536,9 @@ def test_bad_parts_are_refused(case):
     ],
 )
 def test_x_must_have_a_column_a_weight(prior, fragment):
-    refuses(lambda: ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), X, np.ones(N)), fragment, "one column a weight")
+    refuses(
+        lambda: ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), X, np.ones(N)), fragment, "one column per weight"
+    )
 
 
 @pytest.mark.usefixtures("_as_users_run_it")
@@ -534,6 +551,7 @@ def test_x_new_must_have_the_same_columns():
 # In the summary ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_summary_has_the_coefficients():
     """Against the normal equations, and the normal quantiles of scipy.stats."""
     rng = np.random.default_rng(3)
@@ -549,13 +567,15 @@ def test_a_summary_has_the_coefficients():
     np.testing.assert_allclose(np.transpose([entry["interval"] for entry in summary.coefficients]), interval, rtol=1e-8)
     for text in (str(summary), summary._repr_html_()):
         assert "95 % interval" in text and f"{mean[1]:.4g}" in text and "two" in text
-        assert "given the hyperparameters, which are taken as known" in text
+        assert "conditional on the hyperparameters" in text
     assert summary.as_dict()["coefficients"] == summary.coefficients
     assert [entry["name"] for entry in result.summary(checks=False).coefficients] == ["x[0]", "x[1]", "x[2]"]
     with pytest.raises(ValueError, match=r"names must have one name per column of x, 3, got 2"):
         result.summary(names=["one", "two"])
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_coefficients_of_several_latents_and_of_learned_models_say_so():
     rng = np.random.default_rng(4)
     x, y = np.column_stack([np.ones(30), rng.normal(size=30)]), rng.normal(size=30)
@@ -563,7 +583,7 @@ def test_coefficients_of_several_latents_and_of_learned_models_say_so():
     names = [entry["name"] for entry in two.summary(checks=False).coefficients]
     assert names == ["x[0], latent 0", "x[1], latent 0", "x[0], latent 1", "x[1], latent 1"]
     learned = ng.fit(ng.Model(ng.LinearModel(1.0), ng.likelihoods.Gaussian()), x, y, standard_errors=False)
-    assert "with the learned values plugged in as if they were known" in str(learned.summary(checks=False))
+    assert "conditional on the learned hyperparameters" in str(learned.summary(checks=False))
     other = ng.infer(ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian()), [0.0, 1.0], [0.0, 1.0])
     assert other.summary(checks=False).coefficients == []
     with pytest.raises(ValueError, match="names are for the coefficients of a LinearModel"):

@@ -103,6 +103,8 @@ def slow_unless(names, everyday):
     return [pytest.param(name, marks=[pytest.mark.slow] * (name not in everyday)) for name in names]
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", slow_unless(KERNELS, ["matern 3/2"]))
 def test_every_kernel(name):
     ours, theirs = (ng.infer(model, TIMES, COUNTS, ng.VI()) for model in pair(KERNELS[name], POISSON))
@@ -150,6 +152,8 @@ def data_for(method):
     return (POISSON, COUNTS) if method.startswith(("taylor", "pl")) else (STUDENT, VALUES)
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:leave_one_out of a run that has not converged")
 @pytest.mark.parametrize("name", slow_unless(METHODS, ["newton", "power ep", "pl2 heuristic", "first-order vi"]))
 def test_every_method(name):
@@ -165,6 +169,8 @@ def test_every_method(name):
     assert_same_result(ours, theirs, tolerance, new_y=np.minimum(NEW_COUNTS, 1.0))
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", slow_unless(["newton", "vi", "ep", "pl", "vi quasi-newton", "first-order vi"], ["newton"])
 )
@@ -180,6 +186,7 @@ def test_the_sites_are_the_same_step_by_step(name):
 # Every kind of data ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["sorted", "equally spaced", "many missing", "one time", "far apart", "close together"]
 )
@@ -211,6 +218,7 @@ def test_the_order_of_the_rows_does_not_matter():
     same_gaussian(first.predict(NEW).latent, second.predict(NEW).latent, 1e-12)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("mean", [None, 1.2], ids=["zero", "constant"])
 def test_other_means(mean):
@@ -220,6 +228,7 @@ def test_other_means(mean):
     assert_same_result(ours, theirs, 1e-11)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_parameters_of_every_row():
     exposure = np.linspace(0.5, 2.0, N)
@@ -295,6 +304,8 @@ def shrinkage(prior, inputs, sites):
     return jnp.stack([update.shrink for update in filtered.updates])
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_exact_variational_inference_passes_through_indefinite_filtered_covariances():
     x, y = motorcycle()
     models = pair(TWO, Heteroscedastic())
@@ -313,6 +324,7 @@ def test_exact_variational_inference_passes_through_indefinite_filtered_covarian
     assert crossings >= 2
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["vi", "ep", "vi heuristic", "pl"])
 def test_two_latents(method):
@@ -339,6 +351,7 @@ def indefinite_sites(latents, shift, rng, count=N):
     return Sites(rng.normal(size=(count, latents)), precision)
 
 
+@pytest.mark.slow
 def test_improper_posteriors_are_called_so():
     rng = np.random.default_rng(3)
     outcomes = set()
@@ -350,6 +363,7 @@ def test_improper_posteriors_are_called_so():
     assert outcomes == {True, False}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_full_steps_end_with_the_same_improper_posterior():
     x, y = motorcycle()
@@ -365,6 +379,8 @@ def test_full_steps_end_with_the_same_improper_posterior():
 # Pieces ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [pytest.param(N, marks=pytest.mark.slow), 5])
 def test_pieces_change_nothing(count):
     """Whether or not the rows fill them, and whether or not there are as many."""
@@ -377,6 +393,7 @@ def test_pieces_change_nothing(count):
             assert_same_conditioning(each, whole, 1e-11)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("pieces", [4, 16])
 @pytest.mark.parametrize(
@@ -391,6 +408,7 @@ def test_pieces_change_nothing_for_any_kernel(kernel, pieces):
         assert_same_conditioning(cut, whole, 1e-9)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 4])
 def test_plain_loops_change_nothing(pieces, monkeypatch):
@@ -406,6 +424,7 @@ def test_plain_loops_change_nothing(pieces, monkeypatch):
     assert_same_conditioning(plain, marked, 1e-11)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("pieces", [4, 16])
 def test_inference_in_pieces(pieces):
@@ -418,6 +437,7 @@ def test_inference_in_pieces(pieces):
 # Draws ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["matern 3/2", "everything"])
 def test_draws_have_the_moments_of_the_joint_distribution(name):
@@ -434,6 +454,7 @@ def test_draws_have_the_moments_of_the_joint_distribution(name):
     assert np.all(np.abs(off) < 5.0 * np.sqrt(2.0 / count) * np.outer(spread, spread))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_draws_of_two_latents_have_the_moments_of_the_joint_distribution():
     x, y = motorcycle()
@@ -449,6 +470,8 @@ def test_draws_of_two_latents_have_the_moments_of_the_joint_distribution():
 # Time stamps ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_time_stamps_are_numbers_of_days():
     hours = np.round(24.0 * TIMES).astype(int)
     stamps = np.datetime64("2024-03-01T00") + hours * np.timedelta64(1, "h")
@@ -506,6 +529,7 @@ def test_inputs_that_cannot_be(kernel, x, message):
         ng.infer(ng.Model(ng.MarkovGP(kernel), POISSON), x, [1, 2, 0])
 
 
+@pytest.mark.slow
 def test_predictions_before_the_origin_are_refused():
     result = ng.infer(ng.Model(ng.MarkovGP(KERNELS["brownian"]), POISSON), TIMES, COUNTS)
     with pytest.raises(ValueError, match="starts at its origin"):
@@ -531,6 +555,8 @@ def gaussian_results():
     return noise, [ng.infer(model, TIMES, VALUES, ng.VI(), ng.Constant(1.0)) for model in models]
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_one_step_ahead_adds_up_to_the_evidence():
     noise, (ours, theirs) = gaussian_results()
     seen = ~np.isnan(VALUES)
@@ -622,6 +648,7 @@ def sum_of(parameters):
     return kernels.Matern12(parameters[0]) + parameters[1] * kernels.Cosine(2.5) * kernels.Matern12(parameters[2])
 
 
+@pytest.mark.cases(thorough=["sum_of-parameters1"], others="slow")
 @pytest.mark.parametrize(
     ("kernel", "parameters"),
     [(kernel_of, [0.9, 1.3]), pytest.param(sum_of, [0.9, 1.3, 2.0], marks=pytest.mark.slow)],
@@ -648,6 +675,8 @@ SPECIAL = {
 }
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_derivatives_in_the_sites_of_two_latents():
     """Also where eigenvectors have no derivative, but what is made of them has."""
     sites = indefinite_sites(2, 0.1, np.random.default_rng(7))
@@ -683,6 +712,7 @@ def of_two_latents(kind):
     return both
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 4])
 def test_derivatives_inside_a_loop(pieces):

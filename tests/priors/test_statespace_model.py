@@ -67,6 +67,7 @@ def result():
     return ng.infer(MODEL, X, Y)
 
 
+@pytest.mark.slow
 def test_states_and_evidence(result):
     mean, covariance, log_density = exact()
     assert result.energy == pytest.approx(-log_density, abs=1e-9)
@@ -77,6 +78,7 @@ def test_states_and_evidence(result):
     np.testing.assert_allclose(states.covariance, [blocks[k, :, k] for k in order], atol=1e-10)
 
 
+@pytest.mark.slow
 def test_latents_and_their_joint_covariance(result):
     mean, covariance, _ = exact()
     order = np.array([6, 3, 0])
@@ -92,6 +94,7 @@ def test_latents_and_their_joint_covariance(result):
     np.testing.assert_allclose(np.reshape(joint.covariance, (6, 6)), wanted, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_draws_have_the_moments_of_the_latents(result):
     order = np.array([6, 3, 0])
     draws = result.sample(0, order, 4000)
@@ -103,6 +106,7 @@ def test_draws_have_the_moments_of_the_latents(result):
     assert np.max(np.abs(np.cov(flat.T) - covariance) / error) < 6.0
 
 
+@pytest.mark.slow
 def test_forecasts_go_on_from_the_last_state():
     prior = ng.StateSpaceModel([[0.9]], [[0.1]], [[1.0]], [0.0], [[1.0]])
     result = ng.infer(ng.Model(prior, ng.likelihoods.Gaussian(0.2)), [0, 1, 2], [0.3, 0.5, 0.1])
@@ -111,6 +115,7 @@ def test_forecasts_go_on_from_the_last_state():
     np.testing.assert_allclose(ahead.covariance, 0.81**2 * last.covariance + 0.1 * (1.0 + 0.81), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_one_step_ahead_adds_up_to_the_evidence():
     """The rows in order of time, each given those before it."""
     x, y = np.arange(STEPS), RNG.normal(size=(STEPS, 2))
@@ -119,6 +124,7 @@ def test_one_step_ahead_adds_up_to_the_evidence():
     assert np.sum(result.one_step_ahead()) == pytest.approx(log_density, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_states_are_for_priors_in_time():
     model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian(0.1))
     with pytest.raises(ValueError, match="states needs a prior in time"):

@@ -33,6 +33,7 @@ def conditioned(prior, x, precision):
         return jax.tree.map(np.asarray, campaign._condition(prior, jnp.asarray(x[:, None]), sites))
 
 
+@pytest.mark.cases(quick=["True-matern12", "True-matern32", "True-rbf"], others="thorough")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("repeated", [False, True])
 def test_dense_variances_against_60_digits(name, repeated):
@@ -73,6 +74,7 @@ def test_dense_variances_against_60_digits(name, repeated):
             assert not np.any(gone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["full", "mixed", "negative"])
 def test_dense_covariances_of_two_latents_against_60_digits(kind):
     rng = np.random.default_rng(1)
@@ -98,6 +100,7 @@ def test_dense_covariances_of_two_latents_against_60_digits(kind):
         assert np.all(np.linalg.eigvalsh(marginals.covariance) > 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variance", "noise"), [(1e6, 1e-10), (1e3, 1e-13), (1.0, 1e-16)])
 def test_precise_data_have_variances_and_densities(variance, noise):
     x = np.arange(6.0)
@@ -117,6 +120,7 @@ def test_precise_data_have_variances_and_densities(variance, noise):
 # Chains ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_precise_sites_on_turned_latents_of_a_chain_against_60_digits():
     """Two latents, sites in directions of their own, 1e21 times as precise as the prior, and several at one step."""
     rng = np.random.default_rng(2)
@@ -165,6 +169,7 @@ def line_in_60_digits(x, new, noise):
     return at_rows.astype(float), at_new.astype(float)
 
 
+@pytest.mark.cases(quick=["1e-10", "1e-15"], others="thorough")
 @pytest.mark.parametrize("noise", [1e-2, 1e-6, 1e-10, 1e-15])
 def test_a_sum_of_states_without_noise_against_60_digits(noise):
     x, new = np.sort(np.random.default_rng(0).uniform(0.0, 10.0, 10)), np.array([0.0, 0.3, 2.5, 12.0])
@@ -224,6 +229,7 @@ def structures():
         yield pytest.param(structure, marks=marks, id=str(structure))
 
 
+@pytest.mark.cases(slow=["LinearModel, -, 1 latent(s)"], others="thorough")
 @pytest.mark.parametrize("structure", list(structures()))
 def test_no_variance_is_negative_and_every_covariance_is_psd(structure):
     @given(seed=st.integers(0, 2**31))
@@ -240,6 +246,7 @@ def test_no_variance_is_negative_and_every_covariance_is_psd(structure):
 LOST = {5: (71,), 13: (61, 98, 152, 176), 14: (36, 116), 16: (80, 100), 18: (196, 215), 10: (2412, 2745, 3444)}
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("index", LOST)
 def test_no_digits_are_lost_in_draws_that_once_lost_them(index):
@@ -248,6 +255,8 @@ def test_no_digits_are_lost_in_draws_that_once_lost_them(index):
         assert campaign.faults_of(case) == ("proper", [])
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_very_precise_sites_on_a_chain_in_pieces_whose_observation_changes():
     rng = np.random.default_rng(0)
     seen = np.stack([np.ones(24), rng.normal(size=24)], axis=1)[:, None, :]
@@ -262,6 +271,7 @@ def test_very_precise_sites_on_a_chain_in_pieces_whose_observation_changes():
     np.testing.assert_allclose(one.mean[:, 0], y, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_data_far_from_the_prior_mean_are_not_taken_for_precise_ones():
     x = np.linspace(0.0, 5.0, 12)
     model = ng.Model(ng.MarkovGP(ng.kernels.Matern32()), ng.likelihoods.Gaussian(0.01))

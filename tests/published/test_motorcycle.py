@@ -78,6 +78,7 @@ METHODS = {
 QUICK = ("Riemannian grads Newton", "heuristic VI")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
 )
@@ -102,6 +103,7 @@ def test_exact_variational_inference_with_backtracking_finds_the_optimum_that_th
     assert np.mean(energies) == pytest.approx(74.35525, abs=2e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("power", [0.5, 1.0])
 def test_exact_power_ep_converges_on_every_fold(power):

@@ -84,6 +84,17 @@ def compared(case):
         yield pytest.param(case, name, marks=marks)
 
 
+@pytest.mark.cases(
+    quick=["motorcycle-PL"],
+    slow=[
+        "motorcycle-PEP quasi-Newton (as published)",
+        "motorcycle-heuristic PL2",
+        "motorcycle-PL2 Gauss-Newton (as published)",
+        "product-Gauss-Newton",
+        "product-quasi-Newton",
+    ],
+    others="thorough",
+)
 @pytest.mark.parametrize(("case", "name"), [pair for case in CASES for pair in compared(case)])
 def test_curves_are_the_published_ones(case, name):
     outcome, agreement = run(name, folds_of(case), ITERATIONS[case], CASES[case])
@@ -94,6 +105,7 @@ def test_curves_are_the_published_ones(case, name):
     assert not any(each.status.failed for each in outcome.runs)
 
 
+@pytest.mark.slow
 @in_double
 def test_below_the_floor_the_published_power_ep_target_is_flat():
     """As the published code differentiates log max(Z, 1e-6); above the floor, against central differences of log Z."""
@@ -124,6 +136,7 @@ def test_below_the_floor_the_published_power_ep_target_is_flat():
     assert np.max(np.abs(above.gradient)) > 0.1 and np.max(np.abs(above.hessian)) > 0.1
 
 
+@pytest.mark.cases(slow=["Gauss-Newton"], others="thorough")
 @pytest.mark.parametrize("name", EQUATIONS)
 def test_gauss_newton_follows_the_equation(name, folds):
     outcome, agreement = run(name, folds, 1)
@@ -131,6 +144,8 @@ def test_gauss_newton_follows_the_equation(name, folds):
     assert outcome.mean.loss[0] == pytest.approx(EQUATIONS[name][0], abs=5e-6)
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["PEP quasi-Newton", "PL quasi-Newton", "PL2 quasi-Newton"])
 def test_methods_without_a_curve_to_follow_stay_sound(name, folds):
     outcome, agreement = run(name, folds[:1], 21)
@@ -167,6 +182,7 @@ def test_a_run_that_fails_keeps_its_last_recorded_values():
     np.testing.assert_array_equal(filled, [3.0, 2.0, 2.0, 2.0])
 
 
+@pytest.mark.slow
 def test_the_command_writes_numbers_and_figures(tmp_path):
     text = io.StringIO()
     reproduce("motorcycle", ["heuristic-newton"], [1, 2], 11, tmp_path, False, console=Console(file=text, width=160))
@@ -180,6 +196,7 @@ def test_the_command_writes_numbers_and_figures(tmp_path):
         assert (tmp_path / name).stat().st_size > 100
 
 
+@pytest.mark.slow
 def test_an_interrupted_study_goes_on_where_it_was(tmp_path, monkeypatch):
     def again(**choices):
         console = Console(file=io.StringIO())

@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp.report import report
+from newtongp.report import page as report
+
+pytestmark = pytest.mark.versions
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 

@@ -56,6 +56,7 @@ def test_the_demo_tells_three_stories_and_writes_a_report(tmp_path, console):
     assert not pyplot.get_fignums()
 
 
+@pytest.mark.slow
 def test_a_story_is_told_on_the_screen_and_on_the_page(tmp_path, console):
     code = """
 import newtongp as ng
@@ -144,6 +145,7 @@ def test_no_command_prints_the_help(capsys):
     assert "demo" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_python_dash_m():
     command = [sys.executable, "-m", "newtongp", "--version"]
     assert ng.__version__ in subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -177,6 +179,7 @@ def counts():
     return ng.infer(model, x, y), x, y
 
 
+@pytest.mark.slow
 def test_a_plot_has_the_data_the_mean_and_a_band_for_each_level(counts):
     result, x, y = counts
     grid = np.linspace(-1.0, 6.0, 8)
@@ -192,7 +195,7 @@ def test_a_plot_has_the_data_the_mean_and_a_band_for_each_level(counts):
     ("changed", "message"),
     [
         ({"levels": (0.5, 1.0)}, "levels must lie strictly between 0 and 1"),
-        ({"y": np.zeros(3)}, "x and y must have as many rows"),
+        ({"y": np.zeros(3)}, "x and y must have the same number of rows"),
         ({"grid": np.zeros((3, 2))}, "grid must be a vector"),
     ],
 )
@@ -213,6 +216,8 @@ def stamped():
     return ng.infer(model, x, y), x, y
 
 
+@pytest.mark.thorough
+@pytest.mark.slow
 def test_a_plot_over_time_stamps(stamped):
     result, x, y = stamped
     grid = np.datetime64("2024-01-01") + np.arange(0, 20, 2)
@@ -223,6 +228,7 @@ def test_a_plot_over_time_stamps(stamped):
     pyplot.close(axes.figure)
 
 
+@pytest.mark.cases(quick=["exposure1"], others="thorough")
 @pytest.mark.parametrize("exposure", [1.5, np.linspace(1.0, 3.0, 10)])
 def test_a_plot_of_the_rate_has_the_quantiles_of_its_draws(stamped, exposure):
     result, x, _ = stamped

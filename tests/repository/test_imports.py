@@ -8,6 +8,8 @@ import pytest
 import newtongp
 from tests.repository.graph import MAY_IMPORT, ROOT, imports, modules, room_of, rooms_imported
 
+pytestmark = pytest.mark.versions
+
 FILES = {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in ROOT.rglob("*.py")}
 
 

@@ -19,23 +19,31 @@ def python_blocks(text):
     return [(text.count("\n", 0, match.start(1)), match.group(1)) for match in BLOCK.finditer(text)]
 
 
+QUICK = ["docs/saving.md"]
+"""One page for every run. The others are slow: most of their time is compilation."""
+
+PAGES = [
+    "README.md",
+    "docs/index.md",
+    "docs/choosing.md",
+    "docs/coming_from.md",
+    "docs/fitting.md",
+    "docs/time.md",
+    "docs/linear.md",
+    "docs/sparse.md",
+    "docs/scaling.md",
+    "docs/latents.md",
+    "docs/checking.md",
+    "docs/saving.md",
+    "docs/extending.md",
+]
+
+
 @pytest.mark.parametrize(
     "page",
     [
-        "README.md",
-        "docs/index.md",
+        *[pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK)) for page in PAGES],
         pytest.param("docs/gallery.md", marks=[pytest.mark.slow, pytest.mark.thorough]),
-        pytest.param("docs/choosing.md", marks=pytest.mark.slow),
-        pytest.param("docs/coming_from.md", marks=pytest.mark.slow),
-        "docs/fitting.md",
-        "docs/time.md",
-        "docs/linear.md",
-        "docs/sparse.md",
-        "docs/scaling.md",
-        "docs/latents.md",
-        "docs/checking.md",
-        "docs/saving.md",
-        "docs/extending.md",
     ],
 )
 def test_examples_run(page, tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ import pytest
 
 import newtongp as ng
 
+pytestmark = pytest.mark.versions
+
 X = np.linspace(0.0, 5.0, 12)
 METHODS = {
     "newton": ng.Newton(),
@@ -35,7 +37,7 @@ METHODS = {
 }
 
 
-@pytest.mark.thorough
+@pytest.mark.cases(quick=["vi quasi-newton"], others="thorough")
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_ends_with_a_finite_answer(name):
     model = ng.Model(ng.GP(ng.kernels.Matern32()), ng.likelihoods.StudentT(df=4.0, scale=0.5))

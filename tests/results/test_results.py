@@ -98,6 +98,7 @@ def test_the_objective_of_backtracking_never_rises():
     assert np.all(np.diff(history.objective) <= 1e-9)
 
 
+@pytest.mark.slow
 def test_progress_shows_a_bar_and_changes_nothing(capsys):
     shown, quiet = infer(progress=True), infer()
     assert "inference" in capsys.readouterr().out

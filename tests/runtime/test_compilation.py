@@ -10,6 +10,8 @@ from newtongp._runtime import compilation
 from newtongp._runtime.compilation import compiled
 from newtongp.numerics.gaussian import Sites
 
+pytestmark = pytest.mark.versions
+
 SITES = Sites(np.linspace(-1.0, 1.0, 6).reshape(6, 1), np.ones((6, 1, 1)))
 
 

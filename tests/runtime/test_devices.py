@@ -54,6 +54,7 @@ def assert_same(found, wanted):
             np.testing.assert_allclose(found[key], value, rtol=1e-9, atol=1e-9, err_msg=key)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_eight_devices_of_one_process(alone):
     found = answer(start("answer", devices=8))
@@ -61,6 +62,7 @@ def test_eight_devices_of_one_process(alone):
     assert_same(found, alone)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_two_processes(alone):
     address = f"127.0.0.1:{free_port()}"
@@ -71,6 +73,7 @@ def test_two_processes(alone):
         assert_same(found, alone)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_process_that_is_gone_ends_the_other(lost):

@@ -14,6 +14,8 @@ import newtongp as ng
 from newtongp._runtime.double import in_double, to_host
 from newtongp.validation.numbers import as_real, parameter
 
+pytestmark = pytest.mark.versions
+
 PROGRAM = """
 import json, os
 import jax, jax.numpy as jnp
@@ -90,14 +92,17 @@ def programs():
     return {x64: json.loads(out.splitlines()[-1]) for x64, (out, _) in outputs.items()}
 
 
+@pytest.mark.slow
 def test_a_single_precision_program_stays_single_precision(programs):
     assert set(programs["0"]["kinds"]) == {"float32"}
 
 
+@pytest.mark.slow
 def test_a_double_precision_program_stays_double_precision(programs):
     assert set(programs["1"]["kinds"]) == {"float64"}
 
 
+@pytest.mark.slow
 def test_the_program_around_it_changes_no_result(programs):
     single, double = programs["0"]["numbers"], programs["1"]["numbers"]
     for name, value in single.items():
@@ -130,6 +135,7 @@ def test_hyperparameters_are_doubles_even_from_single_precision_arrays():
     assert kept[0] == 1.0
 
 
+@pytest.mark.slow
 def test_hyperparameters_can_be_traced():
     slope = jax.grad(lambda value: ng.kernels.RBF(lengthscale=value).evaluate(jnp.zeros(1), jnp.ones(1)))(2.0)
     np.testing.assert_allclose(slope, np.exp(-1 / 8) / 8, rtol=1e-6)
@@ -145,6 +151,7 @@ def test_as_real_copies():
     assert not np.shares_memory(as_real(given), given)
 
 
+@pytest.mark.cases(thorough=["MarkovGP"])
 @pytest.mark.parametrize(
     "prior",
     [

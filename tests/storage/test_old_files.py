@@ -9,6 +9,8 @@ import pytest
 import newtongp as ng
 from newtongp.storage.registry import class_of, key_of, known_classes
 
+pytestmark = pytest.mark.versions
+
 FOLDER = Path(__file__).parents[1] / "data" / "version_0_1"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 

@@ -1,3 +1,3 @@
 """The version of the package, in one place: `pyproject.toml` reads it from here."""
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"

@@ -1,4 +1,4 @@
-"""Small data sets that come with the package, for examples and tests."""
+"""Small data sets for examples and tests."""
 
 from importlib import resources
 
@@ -9,7 +9,7 @@ def motorcycle() -> tuple[np.ndarray, np.ndarray]:
     """Head acceleration in a simulated motorcycle crash: 133 rows, noise that changes with time.
 
     Returns times after impact in milliseconds and accelerations in g, in the order of the source.
-    39 of the 133 times repeat an earlier one.
+    39 of the 133 times repeat an earlier time.
 
     Source: `mcycle` of the R package MASS (Venables and Ripley, 2002), after B. W. Silverman (1985),
     Some aspects of the spline smoothing approach to non-parametric regression curve fitting,
@@ -56,11 +56,11 @@ def coal_by_year() -> tuple[np.ndarray, np.ndarray]:
 def iris() -> tuple[np.ndarray, np.ndarray]:
     """Two species of iris by their sepals: 100 flowers, 50 each of Iris versicolor (0) and Iris virginica (1).
 
-    Returns the length and the width of a sepal in centimetres (100, 2), and the species. Several flowers share both
-    numbers, some of them with flowers of the other species: the two overlap.
+    Returns the length and the width of a sepal in centimetres (100, 2), and the species. Some flowers have identical
+    measurements, also across species: the two species overlap.
 
     Source: R. A. Fisher (1936), The use of multiple measurements in taxonomic problems, Annals of Eugenics 7, 179-188,
-    with the numbers of that table as scikit-learn has them.
+    with the values of that table as in scikit-learn.
 
     >>> sepals, is_virginica = iris()
     >>> sepals.shape, sepals[0].tolist(), int(is_virginica.sum())
@@ -72,7 +72,7 @@ def iris() -> tuple[np.ndarray, np.ndarray]:
 
 
 def product() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """An oscillation times a positive amplitude, with noise: 1000 rows, and the two latents that made them.
+    """An oscillation times a positive amplitude, with noise: 1000 rows, and the two latents that generated them.
 
     Returns inputs, the signal, and the latents (1000, 2): the oscillation f₁, and f₂ whose softplus is the amplitude.
     The noise has standard deviation 0.1.

@@ -1,4 +1,4 @@
-"""How good a model is: calibration of its predictions, cross-validation, and comparison of several models."""
+"""Model checks: calibration, cross-validation, comparison of models, and summaries of results."""
 
 from .calibration import LEVELS, Calibration, calibration
 from .comparison import Comparison, compare

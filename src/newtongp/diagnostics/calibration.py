@@ -1,4 +1,4 @@
-"""Calibration: whether data fall where they were predicted to."""
+"""Calibration of predictions: PIT values, and coverage of central intervals."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -7,8 +7,7 @@ import numpy as np
 from scipy.stats import kstest
 
 from .._runtime.double import in_double
-from ..inputs import data as data_room
-from ..inputs.data import Data
+from ..inputs.data import Data, read_data
 from ..model import Model
 from ..prediction import predict as predictions
 from ..prediction.predict import Prediction
@@ -22,21 +21,20 @@ if TYPE_CHECKING:
 
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 """The central intervals whose coverage is reported."""
-_NO_ROWS = "none is observed and can be predicted"
+_NO_ROWS = "none is both observed and predictable"
 
 
 class Calibration:
-    """Whether data fall where they were predicted to, one number a row; `calibration` of a `Result` makes it.
+    """Calibration of predictions, with one value per row; created by `Result.calibration`.
 
     `lower` and `upper` are P(Y < y) and P(Y ≤ y) under the prediction of each row, NaN where y is missing; they
-    are equal unless y is discrete. `pit` is the randomised probability integral transform, uniform between the
-    two: if the predictions are right it is uniform between 0 and 1, for discrete y too. `coverage` and
-    `histogram` take its expectation over the randomisation in place of a draw, as Czado, Gneiting and Held (2009,
-    Biometrics 65) do, so that no seed decides what they say. Where no row is observed and can be predicted, they and
-    `p_value` raise a ValueError.
+    are equal unless y is discrete. `pit` is the randomised probability integral transform, uniform between the two: if
+    the predictions are correct, it is uniform between 0 and 1, for discrete y too. `coverage` and `histogram` use its
+    expectation over the randomisation instead of a draw, following Czado, Gneiting and Held (2009, Biometrics 65), and
+    so do not depend on the seed. If no row is both observed and predictable, they and `p_value` raise a ValueError.
 
-    Predictions of rows that share what they were made from are not independent, which standard errors and `p_value`
-    ignore: for leave-one-out they are a guide, not a test at a level.
+    Standard errors and `p_value` treat predictions of different rows as independent. Leave-one-out predictions are not,
+    so they are a guide rather than a formal test.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -49,44 +47,44 @@ class Calibration:
         self.lower = np.minimum(lower, upper)
         self.upper = upper
         self.source = source
-        """Which predictions these are: leave-one-out, of new data, or from cross-validation."""
+        """The kind of predictions: leave-one-out, new data, or cross-validation."""
         share = in_double(lambda: np.asarray(jax.random.uniform(as_key(key), lower.shape)))()
         self.pit = self.lower + share * (self.upper - self.lower)
 
     @property
     def rows(self) -> int:
-        """How many rows have an observation and a prediction."""
+        """The number of rows with an observation and a prediction."""
         return int(np.sum(np.isfinite(self.pit)))
 
     @property
     def coverage(self) -> dict[float, float]:
-        """The share of rows in the central 50, 80, 90 and 95 % intervals of their predictions."""
+        """The fraction of rows in the central 50, 80, 90 and 95 % intervals of their predictions."""
         return {level: self.covered(level) for level in LEVELS}
 
     @property
     def standard_errors(self) -> dict[float, float]:
-        """Of each coverage, if the predictions are right: binomial, √(c (1 − c) / rows); less for discrete y."""
+        """Standard errors of `coverage` if the predictions are correct: √(c (1 − c) / rows), less for discrete y."""
         self._require_rows()
         return {level: float(np.sqrt(level * (1.0 - level) / self.rows)) for level in LEVELS}
 
     @property
     def p_value(self) -> float:
-        """Of the Kolmogorov–Smirnov test of `pit` against the uniform distribution."""
+        """The p-value of the Kolmogorov–Smirnov test of `pit` against the uniform distribution."""
         self._require_rows()
         return float(kstest(self.pit[np.isfinite(self.pit)], "uniform").pvalue)
 
     def covered(self, level: float) -> float:
-        """The share of rows in the central interval of this probability.
+        """The fraction of rows in the central interval of this probability.
 
-        A discrete y at an end of the interval counts with as much of its probability as belongs to the interval: if
-        the predictions are right, the expected coverage is `level` itself, and not more.
+        A discrete y at an end of the interval counts in proportion to the part of its probability that belongs to the
+        interval. If the predictions are correct, the expected coverage is `level` exactly.
         """
         if not 0.0 < level < 1.0:
             raise ValueError(f"level must lie strictly between 0 and 1, got {level!r}: write 0.9 for 90 %")
         return float(np.diff(self._distribution(np.array([0.5 - 0.5 * level, 0.5 + 0.5 * level])))[0])
 
     def histogram(self, bins: int = 10) -> np.ndarray:
-        """How many rows have their `pit` in each of so many equal parts of [0, 1]; not whole for discrete y."""
+        """The number of rows with `pit` in each of `bins` equal parts of [0, 1]; fractional for discrete y."""
         bins = whole(bins, "bins", such_as=10)
         return self.rows * np.diff(self._distribution(np.linspace(0.0, 1.0, bins + 1)))
 
@@ -97,7 +95,7 @@ class Calibration:
         lower, width = self.lower[kept, None], (self.upper - self.lower)[kept, None]
         inside = (points - lower) / np.where(width > 0.0, width, 1.0)
         below = np.where(width > 0.0, np.clip(inside, 0.0, 1.0), points >= lower)
-        # Rounding may put a pit on 0 or 1, and it belongs to the first or the last part.
+        # Rounding may put a PIT value at 0 or 1; it belongs to the first or the last part.
         below = np.where(points <= 0.0, 0.0, np.where(points >= 1.0, 1.0, below))
         return below.mean(axis=0)
 
@@ -130,7 +128,7 @@ class Calibration:
         return f"Calibration of {self.rows} row(s), {self.source}: {shares}"
 
     def plot(self, axes: Any = None, bins: int | None = None) -> "Figure":
-        """A histogram of PIT values and the coverage of central intervals, each with the band it should be in."""
+        """Plot a histogram of PIT values and the coverage of central intervals, with the expected bands."""
         from .. import plotting
 
         return plotting.plot_calibration(self, axes, bins)
@@ -143,7 +141,7 @@ def calibration(
     if x_new is None and y_new is None:
         if row_parameters:
             raise ValueError(
-                f"{next(iter(row_parameters))} is for new rows, of which there are none: give x_new and y_new too"
+                f"{next(iter(row_parameters))} is for new rows, but none were given: give x_new and y_new too"
             )
         prediction, usable = _left_out(result)
         return Calibration(*around(prediction, result.data, usable), "leave-one-out", key)
@@ -151,27 +149,27 @@ def calibration(
         missing, given = ("x_new", "y_new") if x_new is None else ("y_new", "x_new")
         raise ValueError(
             f"{missing} is missing: calibration on new data needs both inputs and outputs, got {given} only; "
-            "leave out both for leave-one-out"
+            "omit both for leave-one-out"
         )
     prediction = result.predict(x_new, **row_parameters)
     likelihood = prediction.likelihood
     model = Model(result.model.prior, likelihood)
-    read = data_room.read_data(x_new, y_new, model, ("x_new", "y_new"), result.columns)
+    read = read_data(x_new, y_new, model, ("x_new", "y_new"), result.columns)
     return Calibration(*around(prediction, read, read.observed), "new data", key)
 
 
 def _left_out(result: Result) -> tuple[Prediction, np.ndarray]:
-    """The prediction of each row given all others, and which rows have one."""
+    """The prediction of each row from all others, and which rows have one."""
     latent, usable = predictions.left_out(result, "leave-one-out", "give x_new and y_new")
     return Prediction(result.model.likelihood, latent, predictions.cubature_for(result)), usable
 
 
 def around(prediction: Prediction, data: Data, usable: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """P(Y < y) and P(Y ≤ y) of each row; NaN where there is nothing to predict."""
+    """P(Y < y) and P(Y ≤ y) of each row; NaN where there is no prediction."""
     likelihood = prediction.likelihood
     if likelihood.num_outputs != 1:
         raise ValueError(
-            f"calibration is for one output, and {type(likelihood).__name__} has {likelihood.num_outputs}: look at "
+            f"calibration needs one output, but {type(likelihood).__name__} has {likelihood.num_outputs}: check "
             "functions of them, with draws from sample_y"
         )
     y = data.y[:, 0]

@@ -1,4 +1,4 @@
-"""Comparison of models by how well they predict rows that they have not seen."""
+"""Comparison of models by their predictions of unseen rows."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -21,14 +21,14 @@ _LEAVE_ONE_OUT = "leave-one-out"
 
 
 class Comparison:
-    """Models side by side, the best first; `compare` makes it.
+    """A comparison of models, the best first; created by `compare`.
 
-    `entries` has a dictionary a model: its `name`, the total `log_density` of rows that were left out with its
-    `standard_error`, the `difference` to the best with its own (`difference_error`), the `energy`, `steps` and
-    `status`, and how many of its observed rows have no log density (`improper`): in leave-one-out those with an
-    improper cavity. `rows` is how many rows the sums are over: those for which all models have one. A row that a model
-    calls impossible has the log density −∞, and so has the model. Results of runs that have not converged come last,
-    without a log density, and `reason` says why; it is None for all others.
+    `entries` has one dictionary per model: its `name`, the total `log_density` of held-out rows with its
+    `standard_error`, the `difference` from the best with its standard error (`difference_error`), the `energy`, `steps`
+    and `status`, and the number of observed rows without a log density (`improper`): in leave-one-out those with an
+    improper cavity. `rows` is the number of rows in the sums: those with a log density under all models. A row that is
+    impossible under a model has log density −∞, and so has the model. Results of runs that have not converged come
+    last, without a log density, and with the `reason`; it is None for all others.
     """
 
     def __init__(self, entries: list[dict[str, Any]], rows: int, source: str):
@@ -48,7 +48,7 @@ class Comparison:
         return iter(self.entries)
 
     def table(self) -> "Table":
-        """One line a model, for `rich.print`."""
+        """One line per model, for `rich.print`."""
         table = new_table(f"Comparison, {self.source}", "model")
         for heading in ("log density", "difference", "energy", "steps", "status"):
             table.add_column(heading, justify="right")
@@ -69,7 +69,7 @@ class Comparison:
             which = "with an improper cavity" if self.source == _LEAVE_ONE_OUT else "without a log density"
             table.caption += f"; rows {which} are left out of all sums ({left_out})"
         if any(entry["log_density"] == -np.inf for entry in self.entries):
-            table.caption += "; -inf where a model calls a row impossible that was observed"
+            table.caption += "; -inf where an observed row is impossible under a model"
         for entry in self.entries:
             if entry["reason"]:
                 table.caption += f"; {entry['name']} is not ranked: {entry['reason']}"
@@ -85,15 +85,16 @@ class Comparison:
 def compare(
     results: Mapping[str, Result | CrossValidation] | Sequence[Result | CrossValidation], check_x: bool = True
 ) -> Comparison:
-    """Which model of the same data predicts rows best that it has not seen.
+    """Compare models of the same data by their predictions of unseen rows.
 
     `results` are Results, compared by their leave-one-out log densities (of the approximate posterior's cavities: no
     inference is repeated), or CrossValidations with equal folds; by name, or in a list. The standard error of a
-    difference is that of a sum of differences row by row, which is far smaller than those of the sums where the models
-    find the same rows difficult. Energies are comparable between models by the same method only. A Result whose
-    inference has not converged (`Result.settled`) is not ranked, since its cavities are not leave-one-out.
+    difference is computed from differences per row, which makes it far smaller than those of the sums if the models
+    find the same rows difficult. Energies are comparable only between models with the same method. A Result whose
+    inference has not converged (`Result.settled`) is not ranked, because its cavities are not leave-one-out
+    predictions.
 
-    All must be of the same rows. `check_x=False` lets their inputs differ, for models that see other columns.
+    All must be of the same rows. `check_x=False` allows different inputs, for models that use different columns.
 
     >>> import newtongp as ng
     >>> x, y = [0.0, 1.0, 2.0, 3.0, 4.0], [0, 1, 0, 12, 0]
@@ -119,16 +120,16 @@ def compare(
         name: each.leave_one_out() if isinstance(each, Result) else each.log_density for name, each in ranked_by.items()
     }
     observed = next(iter(named.values())).data.observed
-    # An infinite log density is an answer, and the worst: only what is unknown is left out.
+    # A log density of -inf is a valid value, and the worst: only unknown ones are left out.
     usable = ~np.any([np.isnan(values) for values in densities.values()], axis=0)
     if not np.any(usable):
-        raise ValueError("results have no row in common that all of them can predict: use cross_validate")
+        raise ValueError("there is no row that all results can predict: use cross_validate")
     ranked = sorted(ranked_by, key=lambda name: -densities[name][usable].sum())
     best = densities[ranked[0]][usable]
     entries = []
     for name in ranked:
         values = densities[name][usable]
-        with np.errstate(invalid="ignore"):  # Between two that are infinite there is no difference to speak of.
+        with np.errstate(invalid="ignore"):  # The difference of two infinite values is undefined.
             gaps = values - best
             difference = float(gaps.sum())
         entries.append(
@@ -177,11 +178,11 @@ def _read_results(results: Any) -> dict[str, Result | CrossValidation]:
             raise ValueError(f"results must be Results or CrossValidations, but {name!r} is {each!r}")
         if each.data is None:
             raise ValueError(
-                f"results must have their data, but {name!r} was read in chunks: compare log_density at rows left out"
+                f"results must have their data, but {name!r} was read in chunks: compare log_density at held-out rows"
             )
     if len({isinstance(each, Result) for each in named.values()}) > 1:
         raise ValueError(
-            "results must be all Results or all CrossValidations: leave-one-out and folds are predictions from "
+            "results must be all Results or all CrossValidations: leave-one-out and cross-validation predict from "
             "different rows"
         )
     return named
@@ -200,7 +201,9 @@ def _check_same_data(named: dict[str, Result | CrossValidation], check_x: bool) 
                 f"{who} differ in y: infer from the same y (densities of transformed y are not comparable either)"
             )
         if check_x and not _same_inputs(one, other):
-            raise ValueError(f"{who} differ in x: infer from the same rows, or say check_x=False if they are the same")
+            raise ValueError(
+                f"{who} differ in x: infer from the same rows, or set check_x=False if the rows are the same"
+            )
         if isinstance(one, CrossValidation) and isinstance(other, CrossValidation):
             _check_same_folds(who, one.folds, other.folds)
 
@@ -228,7 +231,7 @@ def _check_same_folds(who: str, one: np.ndarray, other: np.ndarray) -> None:
     """Equal up to the names of the folds."""
     pairs = set(zip(one.tolist(), other.tolist(), strict=True))
     if not len(pairs) == len(set(one.tolist())) == len(set(other.tolist())):
-        raise ValueError(f"{who} have other folds: use the same folds and key")
+        raise ValueError(f"{who} have different folds: use the same folds and key")
 
 
 def _status_in_words(each: Result | CrossValidation) -> str:

@@ -8,16 +8,14 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..inference.infer import infer
-from ..inputs import data as data_room
-from ..inputs.data import Data
-from ..likelihoods.base import has_distribution, row_parameters_of, with_row_parameters
-from ..methods.presets import FirstOrderVI
+from ..inputs.data import Data, read_data
+from ..likelihoods.base import at_rows, has_distribution, row_parameters_of
 from ..methods.rule import Method
 from ..model import Model
 from ..priors.sparse import SparseGP
 from ..results.result import InferenceError, Result
 from ..results.status import Status
-from ..validation.arguments import as_key
+from ..validation.arguments import as_key, is_whole
 from ..validation.times import Clock
 from .calibration import Calibration, calibration
 from .tables import as_text, error_of_total, new_table
@@ -27,12 +25,12 @@ if TYPE_CHECKING:
 
 
 class CrossValidation:
-    """What rows that were held out say of a model; `cross_validate` makes it.
+    """Held-out predictions of a model; created by `cross_validate`.
 
-    `log_density` is log p(yₙ | rows of the other folds), in the order of the rows, NaN where y is missing. `folds` says
-    which fold each row was held out with, `labels` which folds there are, and `models` and `statuses` with what the
-    rows of each were predicted: the model with whatever was learned, and how its inference ended. `calibration` is
-    that of the held-out rows, or None where the likelihood has no distribution function.
+    `log_density` is log p(yₙ | rows of the other folds), in the order of the rows, NaN where y is missing. `folds` is
+    the fold of each row, `labels` are the folds, and `models` and `statuses` are the model with its learned values and
+    the status of inference for each fold. `calibration` is that of the held-out rows, or None if the likelihood has no
+    distribution function.
     """
 
     def __init__(
@@ -58,26 +56,26 @@ class CrossValidation:
 
     @property
     def rows(self) -> int:
-        """How many rows were observed, and so held out once each."""
+        """The number of observed rows, each of which was held out once."""
         return int(np.sum(self.data.observed))
 
     @property
     def total(self) -> float:
-        """The sum of the log densities: the higher, the better."""
+        """The sum of the log densities; higher is better."""
         return float(np.sum(self.log_density[self.data.observed]))
 
     @property
     def mean(self) -> float:
-        """The log density of a row on average."""
+        """The mean log density per row."""
         return self.total / self.rows
 
     @property
     def standard_error(self) -> float:
-        """That of `total`, from the spread of the rows; the one of `mean` is this over the number of rows."""
+        """The standard error of `total`, from the spread of the rows; divided by `rows`, that of `mean`."""
         return error_of_total(self.log_density[self.data.observed])
 
     def table(self) -> "Table":
-        """One line a fold, for `rich.print`."""
+        """One line per fold, for `rich.print`."""
         table = new_table("Cross-validation", "fold")
         for heading in ("rows", "mean log density", "status"):
             table.add_column(heading, justify="right")
@@ -93,7 +91,7 @@ class CrossValidation:
     def __repr__(self) -> str:
         return (
             f"CrossValidation of {self.rows} row(s) in {len(self.labels)} folds: log density {self.total:.6g} ± "
-            f"{self.standard_error:.2g}, {self.mean:.4g} a row"
+            f"{self.standard_error:.2g}, {self.mean:.4g} per row"
         )
 
 
@@ -101,7 +99,7 @@ def cross_validate(
     model: Model,
     x: Any,
     y: Any,
-    method: Method | FirstOrderVI | None = None,
+    method: Method | None = None,
     folds: Any = 5,
     key: Any = 0,
     learn: Callable[[Model, np.ndarray, np.ndarray], Result] | None = None,
@@ -109,11 +107,11 @@ def cross_validate(
 ) -> CrossValidation:
     """Predict every row from the rows of other folds.
 
-    `folds` is how many, filled at random as `key` (a JAX key or an integer seed) decides, or a label a row: blocks of
-    time, or groups that must not be split. `infer` is called once a fold with `method` and `infer_arguments`, so
-    hyperparameters stay what they are; to learn them anew without the fold, give `learn`, which takes a model, x
-    and y (as arrays of numbers, NaN where missing) to a `Result`. Numbers that the likelihood has for each row, such as
-    exposures, go with their rows.
+    `folds` is the number of folds, filled at random with `key` (a JAX key or an integer seed), or one label per row:
+    blocks of time, or groups that must not be split. `infer` is called once per fold with `method` and
+    `infer_arguments`, and hyperparameters are not learned. To learn them for each fold, pass `learn`, a function of a
+    model, x and y (as arrays of numbers, NaN where missing) that returns a `Result`. Per-row values of the likelihood,
+    such as exposures, are split with the rows.
 
     >>> import numpy as np
     >>> import newtongp as ng
@@ -129,7 +127,7 @@ def cross_validate(
     if not isinstance(model, Model):
         raise ValueError(f"model must be a Model(prior, likelihood), got {model!r}")
     if "sites" in infer_arguments:
-        raise ValueError("sites belong to all rows, and every fold has others: leave sites out")
+        raise ValueError("sites belong to all rows, but every fold uses different rows: leave sites out")
     if learn is None:
 
         def fit(model: Model, x: np.ndarray, y: np.ndarray) -> Result:
@@ -137,12 +135,13 @@ def cross_validate(
 
     else:
         fit = _check_learn(learn, {"method": method, **infer_arguments} if method is not None else infer_arguments)
-    data = data_room.read_data(x, y, model)
+    data = read_data(x, y, model)
     assignment, labels = _read_folds(folds, key, data.observed)
     outputs = data.outputs[:, 0] if model.likelihood.num_outputs == 1 else data.outputs
 
-    # Folds of one size are compiled once: some of the rows that are held out fill the others up, without their y, and
-    # their predictions are made several times. A prior that chooses inducing inputs would choose from those rows too.
+    # Folds of equal size are compiled once: training rows are padded with held-out rows without their y, whose
+    # predictions are then computed several times. A prior that chooses inducing inputs would choose from those rows
+    # too.
     held_out = [np.flatnonzero((assignment == label) & data.observed) for label in labels]
     most_held = max(held.size for held in held_out)
     fills_up = learn is None and not (isinstance(model.prior, SparseGP) and model.prior.inducing is None)
@@ -156,7 +155,7 @@ def cross_validate(
         filled = np.concatenate([others, own[: max(0, most_trained - others.size)]])
         seen = outputs[filled]
         seen[others.size :] = np.nan
-        fitted = _fit_fold(fit, _with_rows(model, filled), data.x[filled], seen, label)
+        fitted = _fit_fold(fit, Model(model.prior, at_rows(model.likelihood, filled)), data.x[filled], seen, label)
         asked = np.resize(held, most_held)
         given = row_parameters_of(model.likelihood, asked)
         log_density[held] = fitted.log_density(data.x[asked], outputs[asked], **given)[: held.size]
@@ -183,7 +182,7 @@ def _check_learn(learn: Any, others: dict[str, Any]) -> Any:
     if others:
         name = next(iter(others))
         raise ValueError(
-            f"learn takes the place of infer, so {name} is not used: give it inside, as in "
+            f"learn replaces infer, so {name} is not used: pass it inside, as in "
             f"learn=lambda model, x, y: infer(model, x, y, {name}=...)"
         )
     return learn
@@ -200,16 +199,10 @@ def _fit_fold(fit: Callable[..., Any], model: Model, x: np.ndarray, y: np.ndarra
     return fitted
 
 
-def _with_rows(model: Model, rows: np.ndarray) -> Model:
-    """The model for these rows of the data alone."""
-    own = row_parameters_of(model.likelihood, rows)
-    return Model(model.prior, with_row_parameters(model.likelihood, **own)) if own else model
-
-
 def _read_folds(folds: Any, key: Any, observed: np.ndarray) -> tuple[np.ndarray, list[Any]]:
-    """A label a row, and the labels of folds with observed rows."""
+    """One label per row, and the labels of folds with observed rows."""
     rows, usable = observed.size, int(observed.sum())
-    if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
+    if is_whole(folds):
         if not 2 <= folds <= usable:
             raise ValueError(
                 f"folds must be at least 2 and at most the number of observed rows, {usable}, got {folds}: "
@@ -217,21 +210,21 @@ def _read_folds(folds: Any, key: Any, observed: np.ndarray) -> tuple[np.ndarray,
             )
         order = in_double(lambda: np.asarray(jax.random.permutation(as_key(key), usable)))()
         assignment = np.full(rows, -1)
-        # In turn along a random order, so that folds differ by one row at most. Missing rows are never held out.
+        # Assigned in turn in a random order, so fold sizes differ by at most one. Missing rows are never held out.
         assignment[np.flatnonzero(observed)[order]] = np.arange(usable) % folds
         return assignment, list(range(int(folds)))
     assignment = np.asarray(folds)
     if assignment.shape != (rows,):
         raise ValueError(
-            f"folds must be an integer, or one label a row: {rows} of them, got {type(folds).__name__} of shape "
+            f"folds must be an integer, or one label per row: {rows} of them, got {type(folds).__name__} of shape "
             f"{assignment.shape}"
         )
     for row, label in enumerate(assignment if assignment.dtype.kind in "fmMO" else ()):
         if _is_missing(label):
             found = "NaN" if isinstance(label, (float, np.floating)) else label
-            raise ValueError(f"folds must have a label for every row, but row {row} is {found}: give it one too")
+            raise ValueError(f"folds must have a label for every row, but row {row} is {found}: give it a label too")
     distinct = np.unique(assignment[observed])
-    # NumPy makes integers of stamps in nanoseconds, which are equal to none of them.
+    # NumPy turns stamps in nanoseconds into integers, which equal none of them.
     labels = list(distinct) if distinct.dtype.kind in "mM" else list(distinct.tolist())
     if len(labels) < 2:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""What of a result deserves a second look: endings, hyperparameters, integrals, single rows."""
+"""Findings: properties of a result that deserve a second look."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,16 +26,16 @@ from .quadrature import NotEstimated, Rows, estimate_error, rule_words
 
 
 class Finding(NamedTuple):
-    """Something that deserves a second look: what it is about, and a sentence on it with what to do."""
+    """A property that deserves a second look: its subject, and a text that says what to do."""
 
     about: str
     text: str
     rows: tuple[int, ...] = ()
-    """Rows of the data that it is about, the worst first."""
+    """The rows concerned, the worst first."""
 
 
 def find_all(result: Result, checks: bool) -> tuple[list[Finding], list[str]]:
-    """All that deserves a second look, and what could not be looked at; without `checks`, only what costs nothing."""
+    """All findings, and what could not be checked; without `checks`, only those that need no computation."""
     warned = [*_warn_of_endings(result), *_warn_of_parameters(result)]
     not_checked: list[str] = []
     if not checks:
@@ -61,7 +61,7 @@ def _warn_of_endings(result: Result) -> Iterator[Finding]:
 
 
 _RANGES = 10.0
-"""A lengthscale of so many ranges of x is a constant for all that the data can say."""
+"""A lengthscale of this many ranges of x cannot be distinguished from a constant."""
 
 
 def _warn_of_parameters(result: Result) -> Iterator[Finding]:
@@ -76,8 +76,8 @@ def _warn_of_parameters(result: Result) -> Iterator[Finding]:
         if each.name in bounds:
             yield Finding(
                 each.name,
-                f"{each.name} ended at a bound that was set for it, {shown(each.value)}: the data would move it "
-                "further. Widen the bound in Free(lower, upper), or say Fixed() if the bound is what you know.",
+                f"{each.name} ended at a bound that was set for it, {shown(each.value)}: the data favour a value "
+                "beyond it. Widen the bound in Free(lower, upper), or use Fixed() if the bound is known to hold.",
             )
             continue
         found = None
@@ -91,7 +91,7 @@ def _warn_of_parameters(result: Result) -> Iterator[Finding]:
 
 
 def range_words(prior: Plausible) -> str:
-    """The range of values outside which a weak prior acts."""
+    """The range outside which a weak prior acts, as text."""
     if np.ptp(prior.lower) == 0.0 and np.ptp(prior.upper) == 0.0:
         return f"{number(np.min(prior.lower))} to {number(np.max(prior.upper))}"
     return f"{shown(prior.lower)} to {shown(prior.upper)}"
@@ -100,35 +100,35 @@ def range_words(prior: Plausible) -> str:
 def _plausibility_problem(each: Parameter, prior: Plausible, is_open: bool) -> str | None:
     if np.all((each.value >= prior.lower) & (each.value <= prior.upper)):
         return None
-    beyond = f"{each.name} is {shown(each.value)}, beyond its plausible range of {range_words(prior)}"
+    beyond = f"{each.name} is {shown(each.value)}, outside its plausible range of {range_words(prior)}"
     if not is_open:
         return (
-            f"{beyond}, where a weak prior pulls it back. Whether the data determine it was not looked into: compare "
-            "with weak_priors=False, or give it a prior of its own in Free(prior=...)."
+            f"{beyond}, where a weak prior pulls it back. It was not checked whether the data determine it: compare "
+            "with weak_priors=False, or give it its own prior in Free(prior=...)."
         )
     return (
-        f"{beyond}: the data do not determine it, and nothing but a weak prior holds it there. Fix it, give it a prior "
-        "of its own in Free(prior=...), or leave out the part of the model that it belongs to."
+        f"{beyond}: the data do not determine it, and only a weak prior keeps it there. Fix it, give it its own "
+        "prior in Free(prior=...), or remove the part of the model to which it belongs."
     )
 
 
 _SURE = 0.5
-"""A relative standard error with which a value is known."""
+"""The largest relative standard error of a value that counts as well determined."""
 
 
 def _is_determined(each: Parameter, result: Result) -> bool:
-    """Whether the curvature of the energy says that the data know a value well."""
+    """Whether the data determine a value well, according to the curvature of the energy."""
     error = result.standard_errors.get(each.name) if isinstance(result, FitResult) else None
     return error is not None and bool(np.all(error < _SURE * np.abs(each.value)))
 
 
 def _length_problem(each: Parameter, data: Data, is_determined: bool) -> str | None:
-    """What is wrong with a lengthscale, seen from where the data are; a long one may be just what they say."""
+    """The problem with a lengthscale, given the inputs of the data; a long one may be supported by the data."""
     columns = data.x.shape[1]
     ranges = np.ptp(data.x, axis=0)
     spacings = np.array([_spacing(column) for column in data.x.T])
     if each.value.shape != (columns,):
-        # Which columns it is for is not known here: no false alarm for any of them.
+        # Its columns are not known here, so use the bounds that raise no false alarm for any of them.
         ranges, spacings = np.max(ranges), np.min(spacings)
     with np.errstate(divide="ignore", invalid="ignore"):
         by_range, in_spacings = each.value / ranges, np.min(each.value / spacings)
@@ -138,30 +138,30 @@ def _length_problem(each: Parameter, data: Data, is_determined: bool) -> str | N
     if in_ranges > _RANGES and np.any(ranges > 0.0) and not is_determined:
         return (
             f"{each.name} is {shown(each.value)}, {in_ranges:.3g} times the range of x: this part of the model "
-            "hardly changes over the data, which say little about its lengthscale and variance, while forecasts rest "
+            "hardly changes over the data, which say little about its lengthscale and variance, but forecasts depend "
             "on both. Fix the lengthscale, give it a prior, or use a constant mean in place of this part."
         )
     if in_spacings < 1.0:
         return (
             f"{each.name} is {shown(each.value)}, {in_spacings:.2g} of the typical distance between neighbouring "
-            "inputs: rows tell each other next to nothing, and it acts as noise. Check whether the likelihood has "
-            "enough noise of its own, give the lengthscale a prior or a lower bound, or try restarts."
+            "inputs: rows are nearly independent, and it acts as noise. Check whether the likelihood has "
+            "enough noise, give the lengthscale a prior or a lower bound, or try restarts."
         )
     return None
 
 
 def _columns_problem(each: Parameter, by_range: np.ndarray) -> str:
-    """Which columns, of which each has a lengthscale, do without it; those that never vary have an infinite one."""
+    """Columns with such long lengthscales that they can be left out; constant columns have an infinite one."""
     constant, flat = np.flatnonzero(np.isinf(by_range)), np.flatnonzero(np.isfinite(by_range) & (by_range > _RANGES))
     sentences = []
     if flat.size:
         sentences.append(
             f"{each.name} is {shown(each.value)}, up to {np.max(by_range[flat]):.3g} times the range of x: the model "
-            f"hardly changes with column {_listed(flat)}, which may be left out."
+            f"hardly depends on column {_listed(flat)}, which can be left out."
         )
     if constant.size:
         sentences.append(
-            f"Column {_listed(constant)} of x never varies, so that the data say nothing of its entry in {each.name}: "
+            f"Column {_listed(constant)} of x is constant, so the data do not determine its entry in {each.name}: "
             "leave the column out, or fix the lengthscale."
         )
     return " ".join(sentences)
@@ -176,7 +176,7 @@ def _spacing(column: np.ndarray) -> float:
     return float(np.median(gaps)) if gaps.size else 0.0
 
 
-# Warnings of the posterior -----------------------------------------------------------------------------
+# Findings about the posterior -----------------------------------------------------------------------------
 
 
 def _warn_of_rank(result: Result) -> Iterator[Finding]:
@@ -189,8 +189,8 @@ def _warn_of_rank(result: Result) -> Iterator[Finding]:
             whose = f" of latent {latent}" if len(posterior.inducing) > 1 else ""
             yield Finding(
                 "inducing",
-                f"Of the {inputs.shape[0]} inducing inputs{whose} only {rank} directions are above rounding; the "
-                "others were left out. Nothing is wrong, but as good a posterior can be had for less: use fewer "
+                f"Of the {inputs.shape[0]} inducing inputs{whose} only {rank} directions exceed rounding; the "
+                "others were left out. This is not an error, but fewer would give as good a posterior: use fewer "
                 "inducing inputs, and check that the lengthscale is not far too large.",
             )
 
@@ -200,7 +200,7 @@ def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Findin
     if not isinstance(method, Method) or not isinstance(method.safeguard, Heuristic):
         return
     if isinstance(method.curvature, QuasiNewton):
-        not_checked.append("where the heuristic clips, since quasi-Newton's matrices were not kept")
+        not_checked.append("where the heuristic clips, because the quasi-Newton matrices were not kept")
         return
     bare = Method(method.target, method.curvature, None, method.cubature)
     lowest = np.asarray(_lowest_precisions(bare, Rows.of(result, np.arange(result.data.observed.size))))
@@ -209,8 +209,8 @@ def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Findin
         yield Finding(
             "safeguard",
             f"The heuristic clips {clipped.size} of {int(np.sum(result.data.observed))} rows, "
-            f"{_list_rows(clipped)}: the precision that the method asks for is negative there, and "
-            f"{number(method.safeguard.floor)} takes its place, so that this is no fixed point of the method itself. "
+            f"{_list_rows(clipped)}: the method's own precision is negative there, and "
+            f"{number(method.safeguard.floor)} is used instead, so this is not a fixed point of the method itself. "
             "Compare with the method without a safeguard, whose steps are controlled instead, or with QuasiNewton().",
             tuple(clipped[:_LISTED].tolist()),
         )
@@ -219,7 +219,7 @@ def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Findin
 @in_double
 @jax.jit
 def _lowest_precisions(method: Method, rows: Rows) -> Float[Array, " N"]:
-    """The smallest diagonal entry of the precision that every row asks for."""
+    """The smallest diagonal entry of every row's proposed precision."""
 
     def row(likelihood, y, observed, marginal, site, residual_covariance):
         view, _ = evaluate(method, likelihood, y, observed, marginal, site, residual_covariance)
@@ -231,13 +231,13 @@ def _lowest_precisions(method: Method, rows: Rows) -> Float[Array, " N"]:
 
 _TOLERATED, _TOLERATED_SHARE = 1e-3, 1e-4
 _TOLERATED_MOVE = 0.01
-"""Posterior standard deviations, or parts of a marginal's precision."""
+"""Tolerance in posterior standard deviations, and in fractions of a marginal's precision."""
 _LISTED = 5
-"""Row numbers in a warning, at most."""
+"""The maximum number of row numbers in a warning."""
 
 
 def _warn_of_quadrature(result: Result, not_checked: list[str]) -> Iterator[Finding]:
-    """Energies and sites at the same point by a finer rule: all but the rows' integrals stays the same."""
+    """Compare energies and sites with those of a finer rule, with everything else unchanged."""
     found = estimate_error(result)
     if isinstance(found, NotEstimated):
         not_checked += [] if found.reason is None else [found.reason]
@@ -248,31 +248,31 @@ def _warn_of_quadrature(result: Result, not_checked: list[str]) -> Iterator[Find
         if found.means is not None and found.precisions is not None:
             size = size if coarse else np.maximum(found.means, found.precisions)
             moved = (
-                f", and updates by it would move means by up to {np.max(found.means):.2g} posterior standard "
+                f", and updates with it would move means by up to {np.max(found.means):.2g} posterior standard "
                 f"deviations and precisions of sites by up to {np.max(found.precisions):.2g} of the marginals'"
             )
         worst = found.rows[np.argsort(-size)[:_LISTED]]
         yield Finding(
             "cubature",
-            f"With {rule_words(found.finer)} in place of {rule_words(found.rule)} the energy of this posterior changes "
+            f"With {rule_words(found.finer)} instead of {rule_words(found.rule)}, the energy of this posterior changes "
             f"by {-found.energy:+.3g}{moved}, most in {_list_rows(worst)}: the nodes are too coarse for the "
-            f"likelihood. Repeat it with cubature={rule_words(found.finer)} in the method, and see what changes.",
+            f"likelihood. Repeat with cubature={rule_words(found.finer)} in the method and compare.",
             tuple(worst.tolist()),
         )
 
 
 _FAR = 5.0
-"""Posterior standard deviations that a row may move the mean at its own input by."""
+"""The most posterior standard deviations by which a row may move the mean at its own input."""
 _SURPRISING = 3.0
-"""And standard deviations of what the other rows predict there: data with little noise move every mean far."""
+"""The same in standard deviations of the prediction from the other rows: data with little noise move every mean far."""
 _BELOW = 10.0
-"""Nats that a row may be less likely than a typical one, given all others."""
+"""The largest difference in log density from a typical row, given all others."""
 
 
 def _warn_of_rows(result: Result) -> Iterator[Finding]:
-    """Rows that stand out: by what was observed in them, or by how far they move the posterior against the others."""
+    """Unusual rows: by their observation, or by how far they move the posterior."""
     if not result.settled:
-        # Cavities are then no predictions from the other rows, and the status has said why.
+        # Cavities are then not predictions from the other rows. The status already reports this.
         return
     unlikely, below = _unlikely_rows(result.leave_one_out())
     overruling, moves = _overruling_rows(result)
@@ -280,18 +280,19 @@ def _warn_of_rows(result: Result) -> Iterator[Finding]:
     impossible, unusual = (unlikely[np.isinf(below[unlikely]) == infinite] for infinite in (True, False))
     if impossible.size:
         sentences.append(
-            f"What was observed in {_list_rows(impossible)} is impossible by what the other rows predict: its log "
-            "density is -inf."
+            f"The observation in {_list_rows(impossible)} is impossible under the prediction from the other rows: its "
+            "log density is -inf."
         )
     if unusual.size:
         sentences.append(
-            f"What was observed in {_list_rows(unusual)} is not what the other rows predict: its log density is up to "
-            f"{below[unusual[0]]:.3g} below that of a typical row."
+            f"The observation in {_list_rows(unusual)} is unlikely under the prediction from the other rows: its log "
+            f"density is up to {below[unusual[0]]:.3g} below that of a typical row."
         )
     if overruling.size:
         sentences.append(
-            f"What the other rows say is overruled at {_list_rows(overruling)}: without the row itself the posterior "
-            f"mean there would move by up to {moves[overruling[0]]:.3g} posterior standard deviations."
+            f"The posterior at {_list_rows(overruling)} is far from the prediction from the other rows: without the "
+            f"row itself the posterior mean there would move by up to {moves[overruling[0]]:.3g} posterior standard "
+            "deviations."
         )
     if sentences:
         listed = dict.fromkeys([*unlikely[:_LISTED].tolist(), *overruling[:_LISTED].tolist()])
@@ -299,7 +300,7 @@ def _warn_of_rows(result: Result) -> Iterator[Finding]:
 
 
 def _unlikely_rows(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows whose log density given all others is far below that of most, the worst first; and how far below each is."""
+    """Rows whose log density given all others is far below the typical one, the worst first; and the differences."""
     known, impossible = np.isfinite(densities), np.isneginf(densities)
     if np.sum(known) < _ENOUGH:
         return np.flatnonzero(impossible), np.where(impossible, np.inf, 0.0)
@@ -309,7 +310,7 @@ def _unlikely_rows(densities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _overruling_rows(result: Result) -> tuple[np.ndarray, np.ndarray]:
-    """Rows that move the mean at their own input far from what the others predict, the worst first; and how far."""
+    """Rows that move the mean at their own input far from the others' prediction, the worst first; and how far."""
     latent, usable = left_out(result, "summary", "checks=False")
     gap = np.abs(latent.mean - result.marginals.mean)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -324,15 +325,15 @@ def _worst_first(chosen: np.ndarray, size: np.ndarray) -> np.ndarray:
 
 
 _LOOK = (
-    "Check these data; if they are right, a likelihood with heavier tails (StudentT in place of Gaussian, "
+    "Check these data; if they are correct, a likelihood with heavier tails (StudentT in place of Gaussian, "
     "NegativeBinomial in place of Poisson) gives them less weight."
 )
 _ENOUGH = 8
-"""Rows from which on it makes sense to speak of a typical one."""
+"""The smallest number of rows for which a typical row is defined."""
 
 
 def _list_rows(rows: np.ndarray) -> str:
-    """The first row numbers in words, with how many there are besides."""
+    """The first row numbers as text, and the number of others."""
     numbers = ", ".join(str(row) for row in rows[:_LISTED])
     rest = f" and {rows.size - _LISTED} more" if rows.size > _LISTED else ""
     return f"{'row' if rows.size == 1 else 'rows'} {numbers}{rest}"

@@ -1,4 +1,4 @@
-"""How far sums over nodes are from the integrals they stand for, at the sites that a result ended with."""
+"""Estimates of quadrature error at the sites of a result."""
 
 import functools
 from typing import Any, NamedTuple
@@ -9,15 +9,13 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.double import in_double
-from ..inference.compatibility import local_rule
 from ..inputs.data import Data
 from ..likelihoods.base import (
     Likelihood,
+    at_rows,
     over_rows,
     row_expected_log_prob,
     row_log_expected_power,
-    rows_given,
-    with_row_parameters,
 )
 from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at
 from ..methods.rule import Method, evaluate, propose, residual
@@ -27,7 +25,7 @@ from ..results.result import Result
 
 
 class Rows(NamedTuple):
-    """What is known of rows, as a method sees them one by one."""
+    """Rows of a result, in the form in which a method processes them."""
 
     likelihood: Likelihood
     y: np.ndarray
@@ -40,63 +38,62 @@ class Rows(NamedTuple):
     def of(cls, result: Result, rows: np.ndarray) -> "Rows":
         """These rows of a result."""
         data, likelihood = result.data, result.model.likelihood
-        own = {name: np.asarray(likelihood.row_parameter(name))[rows] for name in rows_given(likelihood)}
         seen = None if data.seen is None else data.seen[rows]
         taken = Data(data.x[rows], data.y[rows], data.observed[rows], seen)
         residual_covariance = None
         if result.site_marginals is not result.marginals:
             residual_covariance = (result.marginals.covariance - result.site_marginals.covariance)[rows]
         marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
-        own_likelihood = taken.likelihood(with_row_parameters(likelihood, **own))
+        own_likelihood = taken.likelihood(at_rows(likelihood, rows))
         return cls(own_likelihood, taken.y, taken.observed, marginal, site, residual_covariance)
 
 
 class QuadratureError(NamedTuple):
-    """The estimated error of a method's nodes, from the same integrals by a finer rule."""
+    """The estimated quadrature error of a method, from the same integrals with a finer rule."""
 
     rule: Cubature
     finer: Cubature
     rows: np.ndarray
-    """The rows that were looked at."""
+    """The rows that were checked."""
     energies: np.ndarray
-    """The error of each of these rows' share of the energy, in nats."""
+    """The error of each row's contribution to the energy, in nats."""
     energy: float
-    """The error of the whole energy."""
+    """The error of the total energy."""
     means: np.ndarray | None
-    """How far each row's own update by the finer rule would move its mean, in posterior standard deviations."""
+    """The change of each row's mean by its own update with the finer rule, in posterior standard deviations."""
     precisions: np.ndarray | None
-    """How far it would move the precision of its site, relative to that of its marginal."""
+    """The change of the site's precision by the same update, relative to the marginal's precision."""
 
     @property
     def posterior(self) -> float | None:
-        """The largest error of any mean, variance or site, in units of the posterior; None if it is not known."""
+        """The largest error of any mean, variance or site, in units of the posterior; None if unknown."""
         if self.means is None or self.precisions is None:
             return None
         return float(max(np.max(self.means), np.max(self.precisions)))
 
 
 class NotEstimated(NamedTuple):
-    """Why there is no estimate, in words; None if there are no nodes."""
+    """The reason why there is no estimate; None if there are no nodes."""
 
     reason: str | None
 
 
 _MOST_NODES = 20_000
 _MOST_VALUES = 4e6
-"""Log densities that an estimate may take: with more, a part of the rows stands for all."""
+"""The maximum number of log densities to evaluate: beyond it, a subset of the rows is used."""
 _LARGEST_ORDER = 200
 _FINEST = 160
-"""Nodes of the rule with which others are compared, where one latent needs nodes."""
+"""The number of nodes of the reference rule, where one latent needs nodes."""
 
 
 def estimate_error(result: Result) -> QuadratureError | NotEstimated:
-    """The error of the nodes in a result, at the same sites.
+    """Estimate the quadrature error of a result, at its sites.
 
-    The energy of power EP and of VI does not change with the sites, to first order: the error of the integrals is that
-    of the energy. Where one latent needs nodes, the finer rule follows the density and is nearly exact; elsewhere
-    it has twice the nodes in each latent.
+    To first order, the energies of power EP and VI do not change with the sites, so the error of the integrals is the
+    error of the energy. Where one latent needs nodes, the finer rule follows the density and is nearly exact; elsewhere
+    it has twice the number of nodes per latent.
     """
-    method = local_rule(result.method)
+    method = result.method
     declared = method.energy
     if declared is None:
         return NotEstimated(f"integrals of {type(method.target).__name__}, which brings its own energy")
@@ -134,14 +131,14 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
 
 @in_double
 def _rule_of(likelihood: Likelihood, cubature: Cubature | None, power: float | None) -> tuple[Cubature, int]:
-    """The rule that a method uses, and for how many latents."""
+    """The rule that a method uses, and its number of latents."""
     count = likelihood.num_latents
     nodes = place_nodes(likelihood, Gaussian(jnp.zeros(count), jnp.eye(count)), cubature, power is not None)
     return nodes.rule, len(nodes.split.others)
 
 
 def _finer(rule: Cubature, count: int) -> GaussHermite | Adaptive | None:
-    """A finer rule for so many latents, if there is one."""
+    """A finer rule for this number of latents, if there is one."""
     if count == 1 and not isinstance(rule, PointRule):
         return Adaptive(max(_FINEST, 4 * rule.count) if isinstance(rule, Adaptive) else _FINEST)
     if not isinstance(rule, (GaussHermite, Unscented)):
@@ -152,7 +149,7 @@ def _finer(rule: Cubature, count: int) -> GaussHermite | Adaptive | None:
 
 
 def rule_words(rule: Cubature) -> str:
-    """A rule as one writes it."""
+    """A rule as Python code."""
     number = getattr(rule, "order", getattr(rule, "count", ""))
     return f"{type(rule).__name__}({number})"
 
@@ -160,7 +157,7 @@ def rule_words(rule: Cubature) -> str:
 @in_double
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | None, rows: Rows) -> Float[Array, " N"]:
-    """The error of every row's share of the energy: of the VFE, or of power EP's energy."""
+    """The error of every row's contribution to the energy: the VFE, or the power EP energy."""
 
     def row(likelihood, y, observed, marginal, site, residual_covariance):
         if power is None:
@@ -201,7 +198,7 @@ def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power
 @in_double
 @functools.partial(jax.jit, static_argnums=1)
 def _moves(method: Method, finer: Cubature, rows: Rows) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """How far every row's own update by the finer rule would move its mean and the precision of its site."""
+    """The changes of every row's mean and site precision by its own update with the finer rule."""
     by_finer = Method(method.target, method.curvature, None, finer)
     count = rows.likelihood.num_latents
 
@@ -210,7 +207,7 @@ def _moves(method: Method, finer: Cubature, rows: Rows) -> tuple[Float[Array, " 
             expansion, _ = evaluate(method, likelihood, y, observed, marginal, site, residual_covariance)
             return propose(method, expansion, observed, site, None, jnp.zeros(()))[0]
 
-        # Relative to the method's own proposal: the rest of its residual is not an error of the nodes.
+        # Relative to the method's own proposal: the rest of the residual is not quadrature error.
         gap = residual(marginal, proposal(method), proposal(by_finer))
         return jnp.max(jnp.abs(gap[:count])), jnp.max(jnp.abs(gap[count:]))
 

@@ -1,4 +1,4 @@
-"""What a fit or an inference found, on one page: how it ended, all hyperparameters, and what deserves a second look."""
+"""Summaries of results: status, hyperparameters, and findings."""
 
 import html
 import io
@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
-from ..inference.compatibility import local_rule
 from ..inputs.data import Data
 from ..kernels import Product, Sum
-from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method
 from ..parameters.names import hyperparameters
 from ..parameters.priors import Gamma, LogNormal, Normal, Plausible
@@ -28,11 +26,11 @@ if TYPE_CHECKING:
 
 
 class Summary:
-    """What a fit or an inference found, on one page; `summary` of a `Result` makes it.
+    """A summary of a result on one page; created by `Result.summary`.
 
-    Printed it is a table. `warnings` are what deserves a second look, in sentences that say what to do; `not_checked`
-    are things that could not be looked at, and why. `coefficients` are those of a linear model: the mean, standard
-    deviation and central 95 % interval of each weight. `as_dict()` has all of it as plain numbers and texts.
+    It prints as a table. `warnings` are texts about what deserves a second look, and what to do; `not_checked` lists
+    checks that could not be made, and why. `coefficients` are those of a linear model: the mean, standard deviation and
+    central 95 % interval of each weight. `as_dict()` returns everything as plain numbers and text.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -58,7 +56,7 @@ class Summary:
         self.not_checked = not_checked
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything as numbers, texts, lists and dictionaries, as `json.dumps` takes them."""
+        """Everything as numbers, text, lists and dictionaries, suitable for `json.dumps`."""
         warned = [{"about": each.about, "text": each.text, "rows": list(each.rows)} for each in self.warnings]
         return {
             **self._facts,
@@ -103,7 +101,7 @@ class Summary:
         for each in self.warnings:
             parts.append(Text(f"! {each.text}", style="yellow"))
         if not self.warnings:
-            parts.append(Text("Nothing that was looked at deserves a warning."))
+            parts.append(Text("No check gave a warning."))
         parts += [Text(f"Not checked: {words}.", style="dim") for words in self.not_checked]
         return Group(*parts)
 
@@ -139,7 +137,7 @@ class Summary:
 
 
 def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary:
-    """The summary of a result. `checks=False` leaves out the warnings that take some computing.
+    """The summary of a result. `checks=False` skips the checks that take some computation.
 
     `names` are those of the columns of x, for the coefficients of a linear model; a data frame has them already.
     """
@@ -148,7 +146,7 @@ def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary
     return Summary(_facts(result), list(_parameters(result)), warned, not_checked, coefficients)
 
 
-# What it was, and how it ended ------------------------------------------------------------------------
+# Model, method and status ------------------------------------------------------------------------
 
 _METHODS = {
     "newton": "Newton's method (Laplace)",
@@ -160,7 +158,7 @@ _METHODS = {
 
 
 def _facts(result: Result) -> dict[str, Any]:
-    method, ended = local_rule(result.method), inference_status(result)
+    method, ended = result.method, inference_status(result)
     data = result.data
     search = None
     if isinstance(result, FitResult):
@@ -215,8 +213,8 @@ def _kernel_words(kernel: Any) -> str:
     return joint.join(words)
 
 
-def _method_words(method: Method | FirstOrderVI) -> str:
-    if isinstance(method, FirstOrderVI):
+def _method_words(method: Method) -> str:
+    if method.curvature.moves_all_rows:
         return "first-order VI"
     words = _METHODS.get(method.target.name, type(method.target).__name__)
     if method.target.name == "power_ep":
@@ -228,13 +226,13 @@ def _method_words(method: Method | FirstOrderVI) -> str:
 
 
 def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """The facts in words, one line each."""
+    """The facts as text, one line each."""
     search, inference, rows = facts["fit"], facts["inference"], facts["rows"]
     if search is not None:
         yield "fit", in_words(search["status"])
         yield "", f"{search['iterations']} iterations, {search['evaluations']} evaluations, {search['seconds']:.1f} s"
     residual = "unknown" if inference["residual"] is None else f"{inference['residual']:.1e}"
-    # A fit begins its last inference where the one before ended: its steps would say nothing of how hard it was.
+    # A fit starts its last inference where the previous one ended, so its number of steps is not informative.
     after = f" after {inference['steps']} steps" if search is None else ""
     yield "inference", f"{in_words(inference['status'])}{after}, residual {residual}"
     value = "not finite" if facts["energy"]["value"] is None else f"{facts['energy']['value']:.4f}"
@@ -250,22 +248,22 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 _OF_COEFFICIENTS = ("coefficient", "mean", "std. dev.", "95 % interval")
 _MOST_COEFFICIENTS = 50
-_GIVEN = "Coefficients are given the hyperparameters, which are taken as known."
+_GIVEN = "Coefficients are conditional on the hyperparameters."
 _GIVEN_LEARNED = (
-    "Coefficients are given the hyperparameters, with the learned values plugged in as if they were known: deviations "
-    "and intervals leave out what is not known of these, and are too small where the data determine them poorly. "
-    "result.joint_covariance() counts it."
+    "Coefficients are conditional on the learned hyperparameters: standard deviations and intervals do not include "
+    "their uncertainty, and are too small where the data determine them poorly. "
+    "result.joint_covariance() includes it."
 )
 _LEVEL = 0.95
 
 
 def _coefficients(result: Result, names: Any) -> Iterator[dict[str, Any]]:
-    """The weights of a linear model; none for other priors."""
+    """The weights of a linear model; empty for other priors."""
     if not isinstance(result.model.prior, LinearModel):
         if names is not None:
             raise ValueError(
-                f"names are for the coefficients of a LinearModel, got a {type(result.model.prior).__name__}: leave "
-                "them out"
+                f"names are for the coefficients of a LinearModel, but the prior is "
+                f"{type(result.model.prior).__name__}: leave them out"
             )
         return
     weights, latents = result.posterior.weights, result.model.prior.num_latents  # pyright: ignore[reportAttributeAccessIssue]
@@ -307,7 +305,7 @@ _HEADINGS = ("hyperparameter", "value", "std. error", "unit", "how")
 
 
 def _parameters(result: Result) -> Iterator[dict[str, Any]]:
-    """Every hyperparameter, with what was done to it."""
+    """Every hyperparameter, and how it was treated."""
     for each in hyperparameters(result.model):
         entry: dict[str, Any] = {
             "name": each.name,
@@ -337,12 +335,12 @@ def _parameters(result: Result) -> Iterator[dict[str, Any]]:
 
 
 def _reasons(entries: list[dict[str, Any]]) -> list[str]:
-    """Why hyperparameters that nobody has fixed were not learned."""
+    """The reasons why hyperparameters that were not fixed were not learned."""
     return [f"{entry['name']} was not learned: {entry['reason']}." for entry in entries if entry["reason"]]
 
 
 def _plain(value: Any) -> Any:
-    """A number, or lists of them, with None for what is not finite."""
+    """A number, or nested lists, with None for values that are not finite."""
     if np.ndim(value) > 0:
         return [_plain(entry) for entry in np.asarray(value)]
     number = float(value)
@@ -353,7 +351,7 @@ _TIMES = {"D": "days", "h": "hours", "m": "minutes", "s": "seconds", "W": "weeks
 
 
 def _unit_words(unit: str | None, result: Result) -> str | None:
-    """The unit of a hyperparameter: of x (time in words where stamps are read), of y, or of the latents f."""
+    """The unit of a hyperparameter: of x (a name, for time stamps), of y, or of the latents f."""
     if unit is None:
         return None
     clock = getattr(result.model.prior, "clock", None)
@@ -379,7 +377,7 @@ def _prior_words(prior: Any) -> str:
     if type(prior) in names:
         name, *fields = names[type(prior)]
         return f"{name} prior, " + ", ".join(f"{field} {shown(getattr(prior, field))}" for field in fields)
-    return f"prior of your own, {getattr(prior, '__name__', type(prior).__name__)}"
+    return f"custom prior, {getattr(prior, '__name__', type(prior).__name__)}"
 
 
 def _cells(entry: dict[str, Any]) -> list[str]:
@@ -388,6 +386,6 @@ def _cells(entry: dict[str, Any]) -> list[str]:
         error = shown(entry["standard_error"], "not determined")
     how = f"tied to {entry['tied_to']}" if entry["treatment"] == "tied" else entry["treatment"]
     if entry["prior"] and entry["treatment"] != "tied":
-        # The ranges of weak priors are in `as_dict()`: two long numbers a line would push the values off the page.
+        # The ranges of weak priors are in `as_dict()`: two more numbers per line would make the table too wide.
         how += ", weak prior" if entry["prior"].startswith(_WEAK) else f", {entry['prior']}"
     return [entry["name"], shown(entry["value"]), error, entry["unit"] or "", how]

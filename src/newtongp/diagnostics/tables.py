@@ -1,4 +1,4 @@
-"""What the tables of this room share."""
+"""Helpers for tables."""
 
 import io
 from typing import TYPE_CHECKING
@@ -10,14 +10,14 @@ if TYPE_CHECKING:
 
 
 def error_of_total(values: np.ndarray) -> float:
-    """The standard error of the sum of independent values, from their spread; NaN of a single one or infinite ones."""
+    """The standard error of a sum of independent values, from their spread; NaN for a single or infinite values."""
     if values.size < 2 or not np.all(np.isfinite(values)):
         return float("nan")
     return float(np.sqrt(values.size) * np.std(values, ddof=1))
 
 
 def new_table(title: str, first_column: str) -> "Table":
-    """A table with its first column."""
+    """A new table with its first column."""
     from rich.table import Table
 
     table = Table(title=title)
@@ -26,7 +26,7 @@ def new_table(title: str, first_column: str) -> "Table":
 
 
 def as_text(table: "Table") -> str:
-    """A table as it is printed."""
+    """The text of a printed table."""
     from rich.console import Console
 
     text = io.StringIO()

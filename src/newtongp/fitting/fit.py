@@ -71,15 +71,15 @@ class _Evaluator:
         report_progress: Any,
     ):
         self.setup, self.method, self.step, self.space = setup, method, step, space
-        self.bound = objective.BoundModel.of(setup)
+        self.bound = setup.bound
         self.max_steps = max_steps
         self.checkpoint_writer, self.report_progress = checkpoint_writer, report_progress
         self.record: list[_Entry] = []
         self.replay: list[_Entry] = []
-        positions = setup.problem.observed.shape[0]
+        positions = setup.bound.observed.shape[0]
         initial = getattr(method, "initial_precision", 0.01)
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
-        if starts_from_sweep(method, setup.problem.likelihood):
+        if starts_from_sweep(method, setup.bound.likelihood):
             self.sites = to_host(swept(setup.problem, setup.data.x))
         self.precisions = (-1.0, initial, *(precision for precision in START_PRECISIONS if precision > initial))
         self.best: tuple[float, np.ndarray, Any] | None = None

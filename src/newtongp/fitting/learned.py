@@ -56,11 +56,6 @@ class Learned(NamedTuple):
     unit: str | None
     given_start: bool
 
-    @property
-    def unconstrained_start(self) -> np.ndarray:
-        """The free numbers to start from."""
-        return self.slot.constraint.unconstrain(self.start)
-
 
 def choose(model: Any, specifications: Mapping[str, Any] | None) -> list[Learned]:
     """What is to be learned of a model, given what a user says of its parameters by name."""

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._runtime.devices import kept_everywhere
-from ..inference.minibatch.product import DeviceRows, Product, Shared, nothing, select
+from ..inference.minibatch.product import DeviceRows, Product, Shared, nothing
 from ..inference.minibatch.tied import Tied, energy_of_rows, propose_batch, shared_factor_energy, step_towards
 from ..methods.rule import Method
+from ..numerics.trees import select
 from ..priors.sparse import SparseGP
 from .coordinates import Coordinates, whitened
 from .learned import Slot

@@ -17,14 +17,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.compilation import compiled
-from ..inference.compatibility import local_rule
 from ..inference.loop import Report, converge, expand_rows, propose_rows, total_energy
-from ..inference.problem import Problem, Setup
+from ..inference.problem import BoundModel, Problem
 from ..inference.steps.base import Step
 from ..likelihoods.base import Likelihood, over_rows
 from ..likelihoods.partial import PartlyObserved
-from ..methods.curvature import QuasiNewton
-from ..methods.presets import FirstOrderVI
 from ..numerics.gaussian import Sites
 from ..numerics.linalg import solve_by_products
 from ..results.status import Status
@@ -49,25 +46,10 @@ def replaced(
     return holder.prior, holder.likelihood
 
 
-class BoundModel(eqx.Module):
-    """A model at its data, in which the hyperparameters are to be replaced."""
-
-    prior: Any
-    likelihood: Likelihood
-    inputs: Any
-    y: Any
-    observed: Any
-
-    @classmethod
-    def of(cls, setup: Setup) -> "BoundModel":
-        """From a setup; its workspace is made anew for every value of the hyperparameters."""
-        problem = setup.problem
-        return cls(setup.model.prior, problem.likelihood, setup.inputs, problem.y, problem.observed)
-
-    def at(self, slots: tuple[Slot, ...], unconstrained: Float[Array, " K"]) -> Problem:
-        """The problem with these hyperparameters."""
-        prior, likelihood = replaced(slots, self.prior, self.likelihood, unconstrained)
-        return Problem(prior.prepare(prior.refresh_inputs(self.inputs)), likelihood, self.y, self.observed)
+def problem_at(bound: BoundModel, slots: tuple[Slot, ...], unconstrained: Float[Array, " K"]) -> Problem:
+    """The problem with these hyperparameters."""
+    prior, likelihood = replaced(slots, bound.prior, bound.likelihood, unconstrained)
+    return BoundModel(prior, likelihood, bound.inputs, bound.y, bound.observed).problem()
 
 
 class Evaluation(eqx.Module):
@@ -102,19 +84,19 @@ def evaluate(
 
     It starts from these sites, or, if `precision` is not negative, from sites of this precision at the prior mean.
     """
-    problem = bound.at(slots, unconstrained)
+    problem = problem_at(bound, slots, unconstrained)
     held = precision * jnp.eye(sites.linear.shape[1])[None]
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
     sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)
     point, report = converge(problem, method, step, sites, until, tol)
     slope = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
-    gradient = slope(slots, bound, unconstrained, local_rule(method), point)
+    gradient = slope(slots, bound, unconstrained, method, point)
     return Evaluation(gradient, report)
 
 
 def is_stationary(method: Any, likelihood: Likelihood) -> bool:
     """Whether the energy does not change with the sites, to first order, where the method has come to rest."""
-    if isinstance(method, FirstOrderVI) or isinstance(method.curvature, QuasiNewton):
+    if method.curvature.remembers:
         # The sites of a quasi-Newton method depend on the way there: nothing is known of how they would change.
         return True
     if method.curvature.name != "exact" or method.safeguard is not None:
@@ -128,7 +110,7 @@ def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> F
     """The gradient of −log ∫ p ∏ tₙ at fixed sites, and of the rows' energies at fixed marginals."""
 
     def surrogate(unconstrained):
-        problem = bound.at(slots, unconstrained)
+        problem = problem_at(bound, slots, unconstrained)
         workspace = problem.workspace
 
         def row(likelihood, y, observed, marginal, site, residual_covariance):
@@ -149,7 +131,7 @@ def _with_sites(slots, bound: BoundModel, unconstrained, method, point) -> Float
     """The gradient of the energy along the curve of fixed points."""
 
     def energy_and_next(unconstrained, sites):
-        problem = bound.at(slots, unconstrained)
+        problem = problem_at(bound, slots, unconstrained)
         conditioned, expansions, numbers = expand_rows(problem, method, sites)
         proposal, _ = propose_rows(problem, method, expansions, sites, None, jnp.zeros(()))
         return total_energy(conditioned, numbers), proposal

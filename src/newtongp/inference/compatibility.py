@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from ..likelihoods.base import Likelihood
-from ..methods.presets import VI, FirstOrderVI
+from ..methods.presets import VI
 from ..methods.rule import Method
 from ..model import Model
 from ..numerics.cubature import is_point
@@ -16,26 +16,24 @@ from .steps.damped import Damped
 from .steps.double_loop import DoubleLoop
 
 
-def local_rule(method: Method | FirstOrderVI) -> Method:
-    """The local rule: what is expanded, and which energy goes with it."""
-    return VI(cubature=method.cubature) if isinstance(method, FirstOrderVI) else method
+def default_step(method: Method) -> Step:
+    """Backtracking where the method has an objective, Damped where it has only fixed points.
 
-
-def default_step(method: Method | FirstOrderVI) -> Step:
-    """Backtracking where the method has an objective, Damped where it has only fixed points."""
-    if isinstance(method, FirstOrderVI):
+    Adam brings its own step length.
+    """
+    if method.curvature.moves_all_rows:
         return Constant(1.0)
     return Damped() if method.objective is None else Backtracking()
 
 
-def starts_from_sweep(method: Method | FirstOrderVI, likelihood: Likelihood) -> bool:
+def starts_from_sweep(method: Method, likelihood: Likelihood) -> bool:
     """Whether the prior is known to be a bad start, so that inference starts from a sweep over the rows.
 
     Under a wide prior a non-linear function of f looks like no linear one. That concerns every method where y is such a
     function plus Gaussian noise, and methods that linearise wherever log p(y | f) is not concave. Latents that enter
     linearly are no difficulty. Methods that invert site precisions start from a constant one.
     """
-    if isinstance(method, FirstOrderVI) or method.initial_precision > 0.0:
+    if method.initial_precision > 0.0:
         return False
     easy = bool(likelihood.linear_latents) or likelihood.log_prob_degree in (0, 1, 2) or likelihood.log_concave
     linearised = likelihood.gaussian_form or method.target.needs_moments
@@ -47,38 +45,37 @@ def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
     if not isinstance(model, Model):
         raise ValueError(f"model must be a Model(prior, likelihood), got {model!r}")
     method = VI() if method is None else method
-    if not isinstance(method, (Method, FirstOrderVI)):
+    if not isinstance(method, Method):
         raise ValueError(f"method must be one such as VI(), Newton() or PowerEP(0.5), got {method!r}")
     step = default_step(method) if step is None else step
     if not isinstance(step, Step):
         raise ValueError(f"step must be Constant(rho), Backtracking(), Damped() or DoubleLoop(), got {step!r}")
-    local = local_rule(method)
-    if isinstance(method, FirstOrderVI) and not (isinstance(step, Constant) and np.all(step.rho == 1.0)):
+    if method.curvature.moves_all_rows and not (isinstance(step, Constant) and np.all(step.rho == 1.0)):
         raise ValueError(f"FirstOrderVI has its own step length, learning_rate: leave step out, got {step!r}")
-    if step.monitors == "objective" and local.objective is None:
+    if step.monitors == "objective" and method.objective is None:
         raise ValueError(
             "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI, "
             "exact or Gauss-Newton Newton and targets that declare one have: use Damped() or Constant(rho) here"
         )
-    if isinstance(step, DoubleLoop) and not (local.target.name == "power_ep" and local.is_plain):
+    if isinstance(step, DoubleLoop) and not (method.target.name == "power_ep" and method.is_plain):
         raise ValueError(
             "step=DoubleLoop() is for power EP with exact curvature and no safeguard: use PowerEP(power) with it, or "
             "leave step out"
         )
     likelihood = model.likelihood
-    moments = local.target.needs_moments or local.curvature.name == "gauss_newton"
+    moments = method.target.needs_moments or method.curvature.name == "gauss_newton"
     problem = likelihood.moments_problem() if moments else None
     if problem is not None:
         raise ValueError(f"this method needs the mean and covariance of y given f: {problem}")
-    regresses = getattr(local.target, "slope", None) == "regression"
-    rule = local.cubature if local.target.power > 0.0 or regresses else None
+    regresses = getattr(method.target, "slope", None) == "regression"
+    rule = method.cubature if method.target.power > 0.0 or regresses else None
     if rule is not None and is_point(rule, likelihood.num_latents):
         raise ValueError(
             "this method integrates over the spread of f, and a rule with its only node at the mean sees none: "
             f"use GaussHermite(20) or Unscented(5) in place of cubature={rule!r}"
         )
-    kind = getattr(local.curvature, "kind", "auto")
-    if kind in ("full", "partial") and not likelihood.gaussian_form and not local.target.needs_moments:
+    kind = getattr(method.curvature, "kind", "auto")
+    if kind in ("full", "partial") and not likelihood.gaussian_form and not method.target.needs_moments:
         raise ValueError(
             f'GaussNewton(kind="{kind}") needs a likelihood that is Gaussian given f, which '
             f'{type(likelihood).__name__} is not: use kind="generalised" or "auto"'

@@ -21,6 +21,7 @@ from ..likelihoods.base import over_rows
 from ..methods.rule import Method, expand_around, propose, residual
 from ..numerics.gaussian import Gaussian, Sites, cavity
 from ..numerics.small import small_solve_psd, symmetrise
+from ..numerics.trees import select
 from .problem import Problem
 from .steps.base import SHORTEST
 from .steps.endings import is_sound
@@ -90,10 +91,6 @@ def _expand(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> 
     return _Look(sites, direction, conditioned.marginals, value, rounding, largest, sound)
 
 
-def _select(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
-
-
 @jax.jit
 def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any) -> tuple[Sites, Array]:
     """Sites at which power EP rests, from these on, and the number of trials that it took: at most `most`."""
@@ -103,7 +100,7 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
 
     def go_on(state: _State) -> _State:
         expand_rows = state.expand_rows
-        theta = _select(state.renew, expand_rows.marginals, state.theta)
+        theta = select(state.renew, expand_rows.marginals, state.theta)
         size = jnp.where(state.renew, 0.0, state.size)
         trial = jax.tree.map(lambda at, way: at + size * way, expand_rows.sites, expand_rows.direction)
         tried = _expand(problem, method, theta, trial)
@@ -116,7 +113,7 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
         goal = jnp.where(state.renew, _INNER * tried.largest, state.goal)
         at_rest = accept & (tried.largest <= jnp.maximum(goal, 0.1 * tol))
         return _State(
-            _select(accept, tried, expand_rows),
+            select(accept, tried, expand_rows),
             theta,
             jnp.where(state.renew, 1.0, jnp.where(accept, jnp.minimum(1.0, 2.0 * state.size), shorter)),
             goal,

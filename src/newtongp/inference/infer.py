@@ -16,9 +16,8 @@ from jaxtyping import Array, Float
 
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
-from ..inputs import data as data_room
 from ..inputs import memory
-from ..methods.presets import FirstOrderVI
+from ..inputs.data import read_sites
 from ..methods.rule import Method
 from ..model import Model
 from ..numerics.gaussian import Gaussian, Sites
@@ -27,10 +26,11 @@ from ..priors.base import Prior, Workspace
 from ..results.result import History, InferenceError, Result
 from ..results.status import ConvergenceWarning, Status
 from ..validation.arguments import as_key, flag, tolerance, whole
-from .compatibility import check_choices, local_rule, starts_from_sweep
+from .compatibility import check_choices, starts_from_sweep
 from .double_loop import descend
 from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop
 from .problem import Setup
+from .solve import CLOSE
 from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
 from .steps.base import Step
 from .steps.double_loop import DoubleLoop
@@ -54,8 +54,6 @@ _SLICE = 1.0
 """Seconds that a slice of the loop is meant to take: until it is over, nothing can interrupt it."""
 _CAPACITY = 128
 """Steps of which a slice can keep the history."""
-_CLOSE = 1e-4
-"""The residual at which a double loop hands over to damped steps."""
 _FIRST_TRIALS = 16
 """Of the first slice, for problems in which a trial takes a few milliseconds at most; 1 for others."""
 _SMALL = 1e7
@@ -117,7 +115,7 @@ class Run:
         self.takes_long = max(setup.memory, rows * nodes) > _SMALL
         self.given = None
         if sites is not None:
-            self.given = data_room.read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
+            self.given = read_sites(sites, self.data.x.shape[0], self.model.prior.num_latents)
             self._check_start(self.given, self.data.observed)
 
     def _starts(self) -> Iterator[Sites]:
@@ -131,7 +129,7 @@ class Run:
             yield self.order.sites(self.given)
             return
         rows, latents = self.problem.workspace.mean.shape
-        at_prior = Sites.constant(rows, latents, self._initial_precision)
+        at_prior = Sites.constant(rows, latents, self.method.initial_precision)
         if starts_from_sweep(self.method, self.problem.likelihood):
             sites = to_host(swept(self.problem, self.data.x))
             if self._energy_at(sites) < self._energy_at(at_prior):
@@ -140,16 +138,12 @@ class Run:
         yield from self._held()
         yield from inside_support(self.problem)
 
-    @property
-    def _initial_precision(self) -> float:
-        return 0.01 if isinstance(self.method, FirstOrderVI) else self.method.initial_precision
-
     def _held(self) -> Iterator[Sites]:
         """Sites that hold f near the prior mean, ever more firmly."""
         mean = np.asarray(self.problem.workspace.mean)
         rows, latents = mean.shape
         for precision in START_PRECISIONS:
-            if precision > self._initial_precision:
+            if precision > self.method.initial_precision:
                 yield Sites(precision * mean, Sites.constant(rows, latents, precision).precision)
 
     def _energy_at(self, sites: Sites) -> float:
@@ -171,7 +165,7 @@ class Run:
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
         """Adam's parameters and the Riemannian term both need the inverse of Λ."""
-        inverts = isinstance(self.method, FirstOrderVI) or self.method.initial_precision > 0.0
+        inverts = self.method.initial_precision > 0.0
         if inverts and np.any(np.asarray(_smallest_eigenvalues(sites.precision))[observed] <= 0.0):
             raise ValueError(
                 "sites must have positive definite precisions for this method: start from "
@@ -180,7 +174,7 @@ class Run:
 
     def advance(self, loop: Loop, until: int, track: "_Track") -> Loop:
         """Go on until `until` steps have been accepted, or inference has ended."""
-        quickly = not in_blocks(self.problem, local_rule(self.method))
+        quickly = not in_blocks(self.problem, self.method)
         while int(loop.status) == Status.RUNNING.value and int(loop.steps) < until:
             before, started = max(0, int(loop.steps)), time.perf_counter()
             near = min(until, before + _CAPACITY)
@@ -209,7 +203,7 @@ class Run:
         while left > 0:
             some = min(left, _CAPACITY)
             # Close to the fixed point damped steps are sure, too, and far quicker.
-            sites, trials = descend(self.problem, self.method, sites, max(float(self.tol), _CLOSE), some)
+            sites, trials = descend(self.problem, self.method, sites, max(float(self.tol), CLOSE), some)
             left = left - some if int(trials) == some else 0
         return sites
 
@@ -239,7 +233,7 @@ class Run:
         """Which row's density is zero for some f that the posterior reaches, where that has stopped the method."""
         stuck = result.status is Status.STEP_TOO_SMALL and result.residual > 1e-3
         # Power EP integrates the density itself, and zeros are no matter.
-        if not (stuck or result.status is Status.NON_FINITE) or local_rule(self.method).target.power > 0.0:
+        if not (stuck or result.status is Status.NON_FINITE) or self.method.target.power > 0.0:
             return None
         marginals = result.marginals
         found = bound_nearby(
@@ -285,7 +279,7 @@ def infer(
     model: Model,
     x: Any,
     y: Any = None,
-    method: Method | FirstOrderVI | None = None,
+    method: Method | None = None,
     step: Step | None = None,
     max_steps: int = 100,
     tol: float = 1e-6,
@@ -394,7 +388,7 @@ def iterate(
     model: Model,
     x: Any,
     y: Any,
-    method: Method | FirstOrderVI | None = None,
+    method: Method | None = None,
     step: Step | None = None,
     sites: Sites | None = None,
     tol: float = 0.0,

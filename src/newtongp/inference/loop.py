@@ -17,15 +17,14 @@ from jaxtyping import Array, Bool, Float
 from .._runtime.compilation import compiled
 from ..likelihoods.base import over_rows
 from ..methods import first_order
-from ..methods.curvature import guarded_hessian, rows_of
+from ..methods.curvature import FirstOrder, guarded_hessian, rows_of
 from ..methods.local_expansion import LocalExpansion
-from ..methods.presets import FirstOrderVI
 from ..methods.rule import Method, RowNumbers, evaluate, propose, residual
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.small import smallest_eigenvalue
+from ..numerics.trees import select
 from ..priors.base import Conditioned
 from ..results.status import Status
-from .compatibility import local_rule
 from .problem import Problem
 from .steps.base import Move, Outcome, Step
 from .steps.endings import failure_of, is_sound, rounding_of, status_after
@@ -96,20 +95,19 @@ def total_energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, 
 
 def _propose(
     problem: Problem,
-    method: Method | FirstOrderVI,
+    method: Method,
     point: Point,
     step_size: Float[Array, ""],
     guarded: Bool[Array, ""] | None = None,
 ) -> tuple[Sites, Any]:
     """Every row's proposal, and the memory to carry if it is accepted; `guarded`, without negative curvature."""
-    if isinstance(method, FirstOrderVI):
-        local = local_rule(method)
+    if isinstance(method.curvature, FirstOrder):
 
         def free_energy(sites: Sites) -> Float[Array, ""]:
-            conditioned, _, numbers = expand_rows(problem, local, _mask(problem, sites))
+            conditioned, _, numbers = expand_rows(problem, method, _mask(problem, sites))
             return total_energy(conditioned, numbers)
 
-        proposal, memory = first_order.advance(free_energy, point.memory, method.learning_rate)
+        proposal, memory = first_order.advance(free_energy, point.memory, method.curvature.learning_rate)
         return _mask(problem, proposal), memory
     expansions = point.expansions
     if expansions.point is None:
@@ -141,9 +139,9 @@ def _guarded_hessians(problem: Problem, method: Method, point: Point) -> Float[A
     )
 
 
-def _allows_psd_fallback(problem: Problem, method: Method | FirstOrderVI) -> bool:
+def _allows_psd_fallback(problem: Problem, method: Method) -> bool:
     """Whether the method's own precisions may be negative, so that proposals without are something else."""
-    return isinstance(method, Method) and method.objective is not None and not method.expects_psd(problem.likelihood)
+    return method.objective is not None and not method.expects_psd(problem.likelihood)
 
 
 def _mask(problem: Problem, sites: Sites) -> Sites:
@@ -158,16 +156,15 @@ def _mask(problem: Problem, sites: Sites) -> Sites:
 @jax.jit
 def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
     """Everything about one point. (Compiled by itself only in name: that way it is traced once.)"""
-    local = local_rule(method)
-    conditioned, expansions, numbers = expand_rows(problem, local, sites)
+    conditioned, expansions, numbers = expand_rows(problem, method, sites)
     energy = total_energy(conditioned, numbers)
     objective = energy
-    if local.objective == "log_joint":
+    if method.objective == "log_joint":
         # The rows' share of the Laplace energy is −log p(y | m): without the log determinant, the log joint.
         objective = energy - 0.5 * conditioned.log_det
     # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
-    row_memory = None if isinstance(method, FirstOrderVI) else memory
-    proposal, _ = propose_rows(problem, local, expansions, sites, row_memory, jnp.zeros(()))
+    row_memory = None if method.curvature.moves_all_rows else memory
+    proposal, _ = propose_rows(problem, method, expansions, sites, row_memory, jnp.zeros(()))
     residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
     size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals), initial=0.0)
     # Λₙ Cₙ is of the size of 1, unless a site is so precise that its marginal is rounding error.
@@ -177,21 +174,17 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
     sound = sound & jnp.all(jnp.abs(shares) < _LARGEST_SHARE)
     failure = failure_of(conditioned.proper, cavities)
     outcome = Outcome(sound, objective, rounding_of(objective, jnp.sum(jnp.abs(numbers.energy))), size)
-    if local.target.power == 0.0:
+    if method.target.power == 0.0:
         expansions = eqx.tree_at(lambda expansion: expansion.point, expansions, None)
     return Point(sites, memory, conditioned.marginals, expansions, largest, energy, outcome, failure)
 
 
 def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
     """Whether a trial's precisions are PSD, where the method promises that they are."""
-    if not local_rule(method).keeps_psd:
+    if not method.keeps_psd:
         return jnp.ones((), dtype=bool)
     rounding = 1e-12 * jnp.max(jnp.abs(sites.precision), initial=1.0)
     return jnp.all(jax.vmap(smallest_eigenvalue)(sites.precision) >= -rounding)
-
-
-def _select(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
 
 
 def _keep_if_initial(first: Bool[Array, ""], before: Any, after: Any) -> Any:
@@ -210,14 +203,13 @@ def _attempt_step(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop
     proposal, memory = _propose(problem, method, point, size, step.guards(loop.step_state))
     move = Move(point.sites, proposal, jax.vmap(residual)(point.marginals, point.sites, proposal))
     trial, state = step.trial(loop.step_state, move)
-    trial = _select(first, point.sites, trial)
-    if isinstance(method, Method):
-        memory = method.curvature.carry(point.memory, memory, size)
-    memory = _select(first, point.memory, memory)
+    trial = select(first, point.sites, trial)
+    memory = method.curvature.carry(point.memory, memory, size)
+    memory = select(first, point.memory, memory)
     tried = _measure(problem, method, trial, memory)
 
     verdict = step.judge(state, move, point.outcome, tried.outcome, _is_psd(method, trial))
-    may_stall = local_rule(method).target.power > 0.0
+    may_stall = method.target.power > 0.0
     accept, status = status_after(step, verdict, first, tried.outcome, tried.largest, tried.failure, tol, may_stall)
     no_start = first & ~tried.outcome.sound
 
@@ -232,7 +224,7 @@ def _attempt_step(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop
         )
     ]
     return Loop(
-        _select(accept, tried, point),
+        select(accept, tried, point),
         _keep_if_initial(first, loop.step_state, verdict.state),
         jnp.where(accept & ~no_start, loop.steps + 1, loop.steps),
         jnp.asarray(status, dtype=loop.status.dtype),
@@ -321,12 +313,12 @@ def begin_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int
     """The loop before anything has been looked at."""
     rows, latents = sites.linear.shape
     sites = _mask(problem, Sites(jnp.asarray(sites.linear), jnp.asarray(sites.precision)))
-    if isinstance(method, FirstOrderVI):
+    if isinstance(method.curvature, FirstOrder):
         safe = Sites(
             sites.linear,
             jnp.where(problem.observed[:, None, None], sites.precision, jnp.eye(latents)[None]),
         )
-        memory, stationary = first_order.start(safe, method.learning_rate), False
+        memory, stationary = first_order.start(safe, method.curvature.learning_rate), False
     else:
         memory = rows_of(method.curvature.initial_state(method.target, latents), rows)
         stationary = method.is_stationary

@@ -1,5 +1,6 @@
 """A model and its data, in the order in which the prior wants the rows."""
 
+import functools
 from typing import Any
 
 import equinox as eqx
@@ -8,10 +9,10 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._runtime.compilation import compiled
-from ..inputs import data as data_room
 from ..inputs import memory
+from ..inputs.data import columns_of, read_data
 from ..kernels.definite import check_definite
-from ..likelihoods.base import Likelihood, rows_given
+from ..likelihoods.base import Likelihood, map_row_parameters
 from ..model import Model
 from ..numerics.gaussian import Sites
 from ..priors.base import Prior, Workspace
@@ -19,12 +20,27 @@ from ..priors.markov import MarkovGP
 
 
 class Problem(eqx.Module):
-    """Everything that stays the same from step to step."""
+    """Everything that stays the same from step to step, in the order of positions."""
 
     workspace: Workspace
     likelihood: Likelihood
     y: Float[Array, "N P"]
     observed: Bool[Array, " N"]
+
+
+class BoundModel(eqx.Module):
+    """A prior and a likelihood at their data, in the order of positions: a function of the hyperparameters and of y."""
+
+    prior: Prior
+    likelihood: Likelihood
+    inputs: Any
+    y: Any
+    observed: Any
+
+    def problem(self) -> Problem:
+        """The problem with these hyperparameters."""
+        workspace = self.prior.prepare(self.prior.refresh_inputs(self.inputs))
+        return Problem(workspace, self.likelihood, self.y, self.observed)
 
 
 class Order:
@@ -36,61 +52,66 @@ class Order:
             self._position = np.empty(count, dtype=rows.dtype)
             self._position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
 
-    def positions(self, array: np.ndarray, fill: Any = None) -> np.ndarray:
-        """One entry a row → one a position; those without a row get `fill`, or the first row's."""
+    def positions(self, array: Any, fill: Any = None) -> Any:
+        """One entry per row → one per position; those without a row get `fill`, or the first row's."""
         if self._rows is None:
             return array
         moved = array[np.maximum(self._rows, 0)]
-        if fill is not None:
-            moved[self._rows < 0] = fill
-        return moved
+        if fill is None:
+            return moved
+        empty = (self._rows < 0).reshape((-1,) + (1,) * (moved.ndim - 1))
+        where = np.where if isinstance(moved, np.ndarray) else jax.numpy.where
+        return where(empty, fill, moved)
 
     def sites(self, sites: Sites) -> Sites:
         """Sites of the rows → of the positions; zero where there is no row."""
-        return jax.tree.map(lambda leaf: self.positions(np.asarray(leaf), fill=0.0), sites)
+        return jax.tree.map(lambda leaf: self.positions(leaf, fill=0.0), sites)
 
     def likelihood(self, likelihood: Likelihood) -> Likelihood:
         """The likelihood with its row parameters moved."""
-        for name in rows_given(likelihood):
-            moved = self.positions(np.asarray(likelihood.row_parameter(name)))
-            likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, moved)
-        return likelihood
+        return map_row_parameters(lambda values: self.positions(values), likelihood)
 
     def row_at(self, position: int) -> int:
         """The row at a position."""
         return position if self._rows is None else int(self._rows[position])
 
     def rows(self, tree: Any) -> Any:
-        """One entry a position → one a row, for every array."""
+        """One entry per position → one per row, for every array."""
         return tree if self._rows is None else jax.tree.map(lambda leaf: leaf[self._position], tree)
 
 
 class Setup:
-    """A model at a data set: what came in, the order of the rows, and the problem in that order."""
+    """A model with data as a user gave them: what was read, the order of the rows, and the model bound to them."""
 
     def __init__(self, model: Model, x: Any, y: Any):
         self.model = model
-        self.data, self.columns = data_room.read_data(x, y, model), data_room.columns_of(x, model)
+        self.data, self.columns = read_data(x, y, model), columns_of(x, model)
         self.memory = memory.require_rows(model.prior, self.data.x)
         kernel = getattr(model.prior, "kernel", None)
         if kernel is not None:
             check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
-        place = model.prior.layout(self.data.x)
-        self.inputs = place.inputs
-        self.order = Order(place.rows, self.data.x.shape[0])
-        likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
+        layout = model.prior.layout(self.data.x)
+        self.order = Order(layout.rows, self.data.x.shape[0])
         y, observed = self.order.positions(self.data.y), self.order.positions(self.data.observed, fill=False)
-        self.problem = Problem(_prepare(model.prior, place.inputs), likelihood, *jax.device_put((y, observed)))
+        self.bound = BoundModel(model.prior, self._likelihood(), layout.inputs, *jax.device_put((y, observed)))
+
+    def _likelihood(self) -> Likelihood:
+        return self.order.likelihood(self.data.likelihood(self.model.likelihood))
+
+    @functools.cached_property
+    def problem(self) -> Problem:
+        """The problem that inference solves, with the prior at the data's inputs."""
+        bound = self.bound
+        workspace = _prepare(bound.prior, bound.prior.refresh_inputs(bound.inputs))
+        return Problem(workspace, bound.likelihood, bound.y, bound.observed)
 
     def with_model(self, model: Model) -> "Setup":
         """The same data with other hyperparameters."""
         other = object.__new__(Setup)
         other.model, other.data, other.order, other.memory = model, self.data, self.order, self.memory
         other.columns = self.columns
-        other.inputs = model.prior.refresh_inputs(self.inputs)
-        likelihood = self.order.likelihood(self.data.likelihood(model.likelihood))
-        workspace = _prepare(model.prior, other.inputs)
-        other.problem = Problem(workspace, likelihood, self.problem.y, self.problem.observed)
+        inputs = model.prior.refresh_inputs(self.bound.inputs)
+        other.bound = BoundModel(model.prior, other._likelihood(), inputs, self.bound.y, self.bound.observed)
         return other
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._runtime.double import in_double, to_host
 from ..methods.curvature import QuasiNewton
-from ..methods.presets import VI, FirstOrderVI
+from ..methods.presets import VI
 from ..methods.rule import Method
 from ..methods.safeguard import Riemannian
 from ..model import Model
@@ -52,7 +52,7 @@ def filter_sweep(model: Model, x: Any, y: Any, method: Method | None = None) -> 
 
 
 def _check_method(method: Any) -> None:
-    if isinstance(method, FirstOrderVI):
+    if method.curvature.moves_all_rows:
         raise ValueError("filter_sweep makes one update a row, and FirstOrderVI needs many: use VI() in place of it")
     if isinstance(method.curvature, QuasiNewton) or isinstance(method.safeguard, Riemannian):
         raise ValueError(

@@ -1,4 +1,4 @@
-"""x and y as users give them: reading them against a model, columns by name, chunks of rows, and memory."""
+"""Reading x and y: checks against a model, columns by name, chunks of rows, and memory estimates."""
 
 from .chunks import ParquetChunks
 from .data import Data

@@ -1,59 +1,55 @@
 """Rows of data that need not be in memory: arrays, files mapped into memory, and chunks of either.
 
-Whatever the data is, it is read in chunks, a chunk is checked as `data.py` checks a whole data set, and batches are
-made of rows in random order: of all rows where they are in memory, of many chunks at a time where they are not.
+Data is read in chunks, each chunk is checked as `data.py` checks a whole data set, and batches are formed of rows in
+random order: among all rows if they are in memory, otherwise among the rows of many chunks at a time.
 """
 
 import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-import equinox as eqx
 import numpy as np
 
-from ..likelihoods.base import Likelihood, rows_given
+from ..likelihoods.base import Likelihood, at_rows, rows_given
 from ..model import Model
 from ..validation.numbers import NotRealError, as_real
-from . import data as data_room
 from .columns import Columns, names_of
-from .data import Data
+from .data import Data, check_indexes, read_data
 
 _CHUNK = 2**12
-"""Rows that are read from an array at a time."""
+"""The number of rows that are read from an array at a time."""
 _SHUFFLED = 2**16
-"""Rows that are mixed with each other where not all are in memory."""
+"""The number of rows that are shuffled together if not all are in memory."""
 
 
 class Batch(NamedTuple):
-    """Some rows, filled up to a fixed number with rows that are not observed."""
+    """A batch of rows, padded to a fixed number with unobserved rows."""
 
     index: np.ndarray
-    """Of each row in the data; one more than the last for those filled in."""
+    """The index of each row in the data; the number of rows for padding."""
     data: Data
     count: int
-    """How many rows are rows of the data."""
+    """The number of rows that are not padding."""
 
     def likelihood(self, whole: Likelihood) -> Likelihood:
         """The likelihood with the row parameters of these rows."""
-        for name, rows in rows_given(whole).items():
-            own = np.asarray(whole.row_parameter(name))[np.minimum(self.index, rows - 1)]
-            whole = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), whole, own)
-        return self.data.likelihood(whole)
+        rows = min(rows_given(whole).values(), default=1)
+        return self.data.likelihood(at_rows(whole, np.minimum(self.index, rows - 1)))
 
 
 class _Source(abc.ABC):
-    """Chunks of rows, as they come."""
+    """Chunks of rows, in their order."""
 
     names: tuple[str, ...] | None
-    """Those of the columns of x."""
+    """The names of the columns of x."""
 
     @abc.abstractmethod
     def chunks(self, order: np.random.Generator | None) -> Iterator[tuple[int, Any, Any]]:
-        """(first row, x, y) of every chunk, in random order if it can be had and is asked for."""
+        """(first row, x, y) of every chunk, in random order if requested and possible."""
 
 
 class _Arrays(_Source):
-    """x and y with one row a datum, sliced and not loaded: NumPy, memory maps, Zarr, HDF5."""
+    """x and y that are sliced by rows instead of loaded: NumPy, memory maps, Zarr, HDF5."""
 
     def __init__(self, x: Any, y: Any, names: tuple[str, ...] | None):
         self.x, self.y, self.names = x, y, names
@@ -66,7 +62,7 @@ class _Arrays(_Source):
 
 
 class _Chunks(_Source):
-    """Chunks (x, y) that can be gone through again and again."""
+    """Chunks (x, y) that can be iterated repeatedly."""
 
     def __init__(self, chunks: Any):
         self.given = chunks
@@ -88,11 +84,11 @@ class _Chunks(_Source):
         self.starts = starts
 
     def _pair(self, chunk: Any, number: int) -> tuple[Any, Any]:
-        """A chunk as arrays, with columns in the order of the first that has names for them."""
+        """A chunk as arrays, with columns in the order of the first chunk with names."""
         if not isinstance(chunk, (tuple, list)) or len(chunk) != 2:
             raise ValueError(f"chunks must be pairs (x, y), but chunk {number} is {type(chunk).__name__}")
         names = f"x of chunk {number}", f"y of chunk {number}"
-        data_room.check_indexes(chunk[0], chunk[1], names)
+        check_indexes(chunk[0], chunk[1], names)
         self.names = names_of(chunk[0]) if self.names is None else self.names
         order = Columns(self.names).order(chunk[0], names[0])
         x, y = _as_array(chunk[0], names[0]), _as_array(chunk[1], names[1])
@@ -100,18 +96,18 @@ class _Chunks(_Source):
 
 
 def _as_array(value: Any, name: str) -> np.ndarray:
-    """An array of whatever there is, with its mask if it has one: what is in it is checked chunk by chunk."""
+    """The value as an array, with its mask if it has one; entries are checked chunk by chunk."""
     try:
         return np.asanyarray(value)
     except ValueError:
         raise ValueError(
-            f"{name} must hold one row a datum, got {type(value).__name__} with rows of different lengths: make all "
+            f"{name} must hold one row per datum, got {type(value).__name__} with rows of different lengths: make all "
             "rows equally long"
         ) from None
 
 
 def _is_sliced(value: Any) -> bool:
-    """Whether this is an array of which rows can be had without all of it."""
+    """Whether this is an array that can be sliced by rows without loading it."""
     return hasattr(value, "shape") and hasattr(value, "__getitem__") and not hasattr(value, "iloc")
 
 
@@ -119,36 +115,36 @@ def _source(x: Any, y: Any) -> _Source:
     if y is None:
         if isinstance(x, Iterator):
             raise ValueError(
-                "chunks must be gone through several times, which an iterator allows only once: give a list, or a "
+                "chunks are iterated several times, but an iterator allows it only once: give a list, or a "
                 "function that returns a new iterator every time"
             )
         if not callable(x) and not isinstance(x, Iterable):
             raise ValueError(f"without y, x must be chunks (x, y) of the data, got {type(x).__name__}")
         return _Chunks(x)
-    data_room.check_indexes(x, y)
+    check_indexes(x, y)
     names = names_of(x)
     x, y = (each if _is_sliced(each) else _as_array(each, name) for each, name in ((x, "x"), (y, "y")))
     shapes = tuple(x.shape), tuple(y.shape)
     if () in shapes or shapes[0][0] != shapes[1][0]:
         raise ValueError(
-            f"x and y must have as many rows as each other, got shapes {shapes[0]} and {shapes[1]}: give one y a "
+            f"x and y must have the same number of rows, got shapes {shapes[0]} and {shapes[1]}: give one y per "
             "row of x, NaN where it is missing"
         )
     return _Arrays(x, y, names)
 
 
 class Rows:
-    """A data set that is read in chunks: how many rows there are, and batches of them in random order."""
+    """A data set that is read in chunks: the number of rows, and batches in random order."""
 
     def __init__(self, x: Any, y: Any, model: Model, see: Callable[[np.ndarray], None] | None = None):
-        """Reads all of it once; `see` gets the inputs of every chunk."""
-        self._source, self._model = _source(x, y), model
+        """Reads everything once; `see` is called with the inputs of every chunk."""
+        self._source = _source(x, y)
         self.held: Data | None = None
-        """All rows, where they are in memory anyway."""
+        """All rows, if they are in memory."""
         self.count, self.observed, self._partly = 0, 0, False
         self._columns: int | None = None
-        # Row parameters are checked against the number of all rows, not of those in a chunk.
-        self._plain = Model(model.prior, _without_rows(model.likelihood))
+        # Row parameters are checked against the total number of rows, not that of a chunk.
+        self._plain = Model(model.prior, at_rows(model.likelihood, 0))
         for start, data in self._read(None):
             self.count = max(self.count, start + data.x.shape[0])
             self.observed += int(np.sum(data.observed))
@@ -159,19 +155,19 @@ class Rows:
             raise ValueError("x has no rows: give at least one")
         for name, rows in rows_given(model.likelihood).items():
             if rows != self.count:
-                raise ValueError(f"{name} was given for {rows} row(s), but the data has {self.count}: give one a row")
+                raise ValueError(f"{name} was given for {rows} row(s), but the data has {self.count}: give one per row")
         if isinstance(self._source, _Arrays) and type(self._source.x) is np.ndarray:
-            self.held = self._with_seen(data_room.read_data(self._source.x, self._source.y, self._plain))
+            self.held = self._with_seen(read_data(self._source.x, self._source.y, self._plain))
 
     @property
     def columns(self) -> Columns:
-        """What x was given as."""
+        """The columns of x."""
         return Columns(self._source.names)
 
     def _read(self, order: np.random.Generator | None) -> Iterator[tuple[int, Data]]:
         for start, x, y in self._source.chunks(order):
             try:
-                data = data_room.read_data(x, y, self._plain)
+                data = read_data(x, y, self._plain)
             except ValueError as error:
                 raise ValueError(f"rows from {start} on: {error}") from None
             columns = data.x.shape[1]
@@ -184,13 +180,13 @@ class Rows:
             yield start, self._with_seen(data)
 
     def _with_seen(self, data: Data) -> Data:
-        """Where some rows are partly observed, all say which outputs are: one program serves all batches."""
+        """If some rows are partly observed, all get a mask, so that one compiled program serves all batches."""
         if data.seen is not None or not self._partly:
             return data
         return data._replace(seen=np.broadcast_to(data.observed[:, None], data.y.shape))
 
     def batches(self, size: int, rng: np.random.Generator | None = None, filled: int | None = None) -> Iterator[Batch]:
-        """Every row once, in batches of `size` rows and filled up to `filled`: in random order, or as they come."""
+        """Every row once, in batches of `size` rows padded to `filled`: in random order, or in order."""
         filled = size if filled is None else filled
         if self.held is not None:
             order = np.arange(self.count) if rng is None else rng.permutation(self.count)
@@ -209,7 +205,7 @@ class Rows:
             yield from self._emit(waiting, size, filled, rng, ready)
 
     def _emit(self, waiting, size: int, filled: int, rng, count: int) -> Any:
-        """Batches of the first `count` rows in a random order; those left wait for others."""
+        """Batches of the first `count` rows in a random order; the rest is kept for later."""
         index = np.concatenate([index for index, _ in waiting])
         columns = zip(*(data for _, data in waiting), strict=True)
         data = _of_columns(None if parts[0] is None else np.concatenate(parts) for parts in columns)
@@ -238,14 +234,6 @@ def _of_columns(columns: Iterable[Any]) -> Data:
     return Data(*columns)
 
 
-def _without_rows(likelihood: Likelihood) -> Likelihood:
-    """The likelihood with the first row's parameters for all."""
-    for name in rows_given(likelihood):
-        first = np.asarray(likelihood.row_parameter(name))[0]
-        likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, first)
-    return likelihood
-
-
 class ParquetChunks(Sequence):
     """The row groups of a Parquet file as chunks `(x, y)` of the data, read one at a time (needs pyarrow).
 
@@ -259,9 +247,9 @@ class ParquetChunks(Sequence):
         try:
             import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports]
         except ImportError:
-            raise ImportError("ParquetChunks reads with pyarrow: install it, or give chunks of your own") from None
+            raise ImportError("ParquetChunks needs pyarrow: install it, or pass your own chunks") from None
         self._file = parquet.ParquetFile(path)
-        # A name is a sequence too, of letters.
+        # A string is a sequence of letters too.
         self._x, self._y = ([names] if isinstance(names, str) else list(names) for names in (x, y))
         missing = sorted({*self._x, *self._y} - set(self._file.schema_arrow.names))
         if missing:

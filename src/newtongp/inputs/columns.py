@@ -1,4 +1,4 @@
-"""What x was given as: the names of its columns, and whether it held numbers or time stamps. New inputs must agree."""
+"""The columns of x: their names, and whether they are numbers or time stamps. New inputs must agree."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -12,20 +12,20 @@ KINDS = (NUMBERS, STAMPS, ZONED)
 
 
 class Columns(NamedTuple):
-    """The names of the columns of x, where it was a data frame, and what was in them."""
+    """The names of the columns of x, if it was a data frame, and their kind."""
 
     names: tuple[str, ...] | None = None
     kind: str = NUMBERS
 
     @property
     def own_names(self) -> tuple[str, ...] | None:
-        """The names that the user has given; None for those that pandas makes up: 0, 1, 2 and so on."""
+        """The names given by the user; None for the default names of pandas: 0, 1, 2 and so on."""
         return None if self.names is None or _is_made_up(self.names) else self.names
 
     def order(self, x: Any, name: str) -> np.ndarray | None:
-        """Which column of x is which of these; None if they are taken by position.
+        """The order of these columns in x; None if they are matched by position.
 
-        Names are compared where both have such of their own.
+        Names are compared if both were given by the user.
 
         >>> Columns(("east", "north")).order([[1.0, 2.0]], "x_new") is None
         True
@@ -45,11 +45,11 @@ class Columns(NamedTuple):
             raise ValueError(f"{wanted}, but {_listed(missing)} {_is_or_are(missing)} missing: it has {_listed(new)}")
         unknown = [each for each in new if each not in old]
         if unknown:
-            raise ValueError(f"{wanted}, but has {_listed(unknown)} too: choose columns, as in {name}[{list(old)}]")
+            raise ValueError(f"{wanted}, but also has {_listed(unknown)}: choose columns, as in {name}[{list(old)}]")
         return np.array([new.index(each) for each in old])
 
     def check_kind(self, x: Any, kind: str, clock: Clock | None, first: str, name: str) -> None:
-        """Raise ValueError if new inputs are of another kind than x was: they would be other times."""
+        """Raise ValueError if new inputs are of a different kind than x: they would be other times."""
         if kind == self.kind:
             return
         if self.kind == STAMPS and kind == ZONED:
@@ -58,9 +58,9 @@ class Columns(NamedTuple):
                 f'{name}.tz_convert("Europe/Helsinki").tz_localize(None)'
             )
         elif self.kind == ZONED and kind == STAMPS:
-            advice = f'say in which time zone it is, as in {name}.tz_localize("Europe/Helsinki")'
+            advice = f'set its time zone, as in {name}.tz_localize("Europe/Helsinki")'
         elif kind == NUMBERS:
-            origin = "" if clock is None else f", since numbers and durations would be counted from {clock.origin}"
+            origin = "" if clock is None else f", because numbers and durations would be counted from {clock.origin}"
             advice = f"give time stamps{origin}"
         else:
             advice = "give numbers, or infer from time stamps in the first place"
@@ -68,14 +68,14 @@ class Columns(NamedTuple):
 
 
 def kind_of(times: Times | None) -> str:
-    """What inputs hold. Durations since the origin are numbers with a unit."""
+    """The kind of inputs. Durations since the origin count as numbers with a unit."""
     if times is None or isinstance(times.first, np.timedelta64):
         return NUMBERS
     return ZONED if times.zoned else STAMPS
 
 
 def names_of(x: Any) -> tuple[str, ...] | None:
-    """The names of the columns of a data frame, of pandas, polars or the like; None for anything else."""
+    """The column names of a data frame (pandas, polars and similar); None for anything else."""
     names = getattr(x, "column_names", getattr(x, "columns", None))  # pyarrow has the columns themselves in `columns`
     if isinstance(x, np.ndarray) or isinstance(names, str) or not isinstance(names, Iterable):
         return None

@@ -1,4 +1,4 @@
-"""What comes in: shapes, missing values, time stamps and support, checked once. Nothing later sees a NaN in y."""
+"""Reading data: shapes, missing values, time stamps and support are checked once. Later code sees no NaN in y."""
 
 import datetime
 from typing import Any, NamedTuple
@@ -11,10 +11,8 @@ from ..likelihoods.partial import PartlyObserved, partly_problem
 from ..model import Model
 from ..numerics.gaussian import Sites
 from ..validation.numbers import NotRealError, as_real
-from ..validation.times import Clock, MixedError, as_clock, read_times
+from ..validation.times import MixedError, read_times
 from .columns import NUMBERS, Columns, kind_of, names_of
-
-__all__ = ["Clock", "Columns", "Data", "as_clock", "columns_of", "read_data", "read_inputs", "read_sites"]
 
 
 class Data(NamedTuple):
@@ -24,20 +22,20 @@ class Data(NamedTuple):
     y: np.ndarray
     observed: np.ndarray
     seen: np.ndarray | None = None
-    """Which outputs of each row are observed, where some rows have only part of theirs."""
+    """Which outputs of each row are observed, if some rows are partly missing."""
 
     def likelihood(self, whole: Likelihood) -> Likelihood:
-        """The likelihood of what was observed."""
+        """The likelihood of the observed outputs."""
         return whole if self.seen is None else PartlyObserved(whole, self.seen)
 
     @property
     def outputs(self) -> np.ndarray:
-        """y as it came in, with NaN for what is missing."""
+        """y as it was given, with NaN for missing values."""
         return np.where(self.observed[:, None] if self.seen is None else self.seen, self.y, np.nan)
 
 
 def columns_of(x: Any, model: Model) -> Columns:
-    """What x is given as, so that new inputs can be matched with it."""
+    """The columns of x, for matching new inputs."""
     clock = getattr(model.prior, "clock", None)
     return Columns(names_of(x), NUMBERS if clock is None else kind_of(read_times(x)))
 
@@ -45,20 +43,20 @@ def columns_of(x: Any, model: Model) -> Columns:
 def read_inputs(x: Any, model: Model, name: str = "x", like: Columns | None = None) -> np.ndarray:
     """x as a float64 matrix with one row per datum, checked against the prior.
 
-    Time stamps are counted in units of the prior's clock; numbers are taken as they are, in those units. With `like`,
-    columns are brought into the order of those, and what they hold must be of the same kind.
+    Time stamps are counted in units of the prior's clock; numbers are used unchanged, in those units. With `like`,
+    columns are reordered to match, and must be of the same kind.
     """
     order = None if like is None else like.order(x, name)
     times = _read_times(x, model, name, like)
     array = _as_float(x, name) if times is None else times
     if array.ndim == 0:
-        raise ValueError(f"{name} must have one row a datum, got the single number {array}: write [{array}]")
+        raise ValueError(f"{name} must have one row per datum, got the single number {array}: write [{array}]")
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:
         raise ValueError(
-            f"{name} must have one row a datum, shape (N,) or (N, P), got shape {array.shape}: "
-            f"flatten what belongs to one row, as in {name}.reshape({array.shape[0]}, -1)"
+            f"{name} must have one row per datum, shape (N,) or (N, P), got shape {array.shape}: "
+            f"flatten the values of one row, as in {name}.reshape({array.shape[0]}, -1)"
         )
     if array.shape[0] == 0:
         raise ValueError(f"{name} has no rows, got shape {array.shape}: give at least one")
@@ -91,20 +89,20 @@ _LARGEST = 1e100
 
 
 def _about_origin(x: Any, numbers: np.ndarray, model: Model) -> str:
-    """Where stamps precede the origin of their clock, what that has to do with the number in an error."""
+    """An explanation for errors about stamps that precede the origin of their clock."""
     times, clock = read_times(x), getattr(model.prior, "clock", None)
     first = None if times is None else times.entries.ravel()[np.argmin(numbers)]
     if not isinstance(first, np.datetime64) or clock is None or np.min(numbers) >= 0.0:
         return ""
     day = first.astype("datetime64[D]")
     return (
-        f". Time stamps are counted from the prior's origin, {clock.origin}: give it one that no stamp precedes, as in "
-        f'{type(model.prior).__name__}(kernel, unit=..., origin="{day}")'
+        f". Time stamps are counted from the prior's origin, {clock.origin}: choose an origin that no stamp precedes, "
+        f'as in {type(model.prior).__name__}(kernel, unit=..., origin="{day}")'
     )
 
 
 def _read_times(x: Any, model: Model, name: str, like: Columns | None) -> np.ndarray | None:
-    """The times in x as numbers; None if it has none."""
+    """The times in x as numbers; None if there are none."""
     try:
         times = read_times(x)
     except MixedError as error:
@@ -127,7 +125,7 @@ def _read_times(x: Any, model: Model, name: str, like: Columns | None) -> np.nda
         )
     if times.entries.ndim == 0:
         raise ValueError(
-            f"{name} must have one row a datum, got the single time {_short(times.first)}: put it in a list"
+            f"{name} must have one row per datum, got the single time {_short(times.first)}: put it in a list"
         )
     if np.any(times.missing):
         row = np.argwhere(times.missing)[0][0]
@@ -141,7 +139,7 @@ def _read_times(x: Any, model: Model, name: str, like: Columns | None) -> np.nda
 
 
 def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"), like: Columns | None = None) -> Data:
-    """x and y as arrays that fit each other and the model; NaN in y is missing."""
+    """x and y as arrays, checked against each other and the model; NaN in y is missing."""
     check_indexes(x, y, names)
     inputs = read_inputs(x, model, names[0], like)
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
@@ -161,7 +159,7 @@ def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"),
 
 
 def check_indexes(x: Any, y: Any, names: tuple[str, str] = ("x", "y")) -> None:
-    """Raise ValueError if both are of pandas, which is never imported, and their rows have different labels."""
+    """Raise ValueError if both are pandas objects with different indexes. (pandas is never imported.)"""
     one: Any = getattr(x, "index", None)
     other: Any = getattr(y, "index", None)
     if not (hasattr(one, "equals") and hasattr(other, "equals")) or len(one) != len(other) or one.equals(other):
@@ -178,13 +176,16 @@ def check_indexes(x: Any, y: Any, names: tuple[str, str] = ("x", "y")) -> None:
 
 
 def _stand_in(observed: np.ndarray, likelihood: Likelihood) -> np.ndarray:
-    """A row that can occur, in place of missing ones: they are masked out, but gradients would let NaN through.
+    """A possible row that replaces missing ones: they are masked out, but NaN would propagate through gradients.
 
-    A likelihood that declares no support may still not allow every number, so there an observed row is safer.
+    A likelihood without a declared support may still not allow every number, so an observed row is safer.
     """
     undeclared = likelihood.support is supports.real
-    if undeclared and observed.shape[0] > 0:
-        return observed[:1]
+    return observed[:1] if undeclared and observed.shape[0] > 0 else missing_value(likelihood)
+
+
+def missing_value(likelihood: Likelihood) -> np.ndarray:
+    """A row of outputs that can occur, whatever the data are, to stand in for rows that are missing."""
     return np.full((1, likelihood.num_outputs), likelihood.support.example)
 
 
@@ -217,12 +218,12 @@ def _read_outputs(y: Any, likelihood: Likelihood, n: int, names: tuple[str, str]
         wanted = "(N,) or (N, 1)" if columns == 1 else f"(N, {columns})"
         raise ValueError(
             f"{names[1]} must have shape {wanted} for {type(likelihood).__name__}, got shape {array.shape}: "
-            f"give {columns} value(s) a row"
+            f"give {columns} value(s) per row"
         )
     if array.shape[0] != n:
         raise ValueError(
-            f"{names[0]} and {names[1]} must have as many rows as each other, got {n} and {array.shape[0]}: "
-            f"give one {names[1]} a row of {names[0]}, NaN where it is missing"
+            f"{names[0]} and {names[1]} must have the same number of rows, got {n} and {array.shape[0]}: "
+            f"give one {names[1]} per row of {names[0]}, NaN where it is missing"
         )
     if np.any(np.isinf(array)):
         row, column = np.argwhere(np.isinf(array))[0]
@@ -244,7 +245,7 @@ def _check_row_parameters(likelihood: Likelihood, n: int) -> None:
     for name, given in rows_given(likelihood).items():
         if given != n:
             raise ValueError(
-                f"{name} was given for {given} row(s), but the data has {n}: give one value a row, or a single number"
+                f"{name} was given for {given} row(s), but the data has {n}: give one value per row, or a single number"
             )
 
 

@@ -1,7 +1,7 @@
-"""Whether a problem fits in memory, asked before any work starts.
+"""Memory estimates, checked before any work starts.
 
-What does not fit is ended by the system, often without a word. The estimates are of the arrays that are there at the
-same time, as measured on a few models, and leave out what does not grow with the data.
+The system often kills a process that runs out of memory without a message. The estimates cover the arrays that exist at
+the same time, as measured on a few models, and ignore those that do not grow with the data.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ _CGROUPS = (
 
 
 def available() -> float:
-    """How many bytes this process can still take, as far as the system tells; infinite where it does not."""
+    """The number of bytes available to this process; infinite if the system does not report it."""
     return min(_limits(), default=float("inf"))
 
 
@@ -40,18 +40,18 @@ def _limits() -> Iterator[float]:
 
 
 _LITTLE = 1e8
-"""Bytes that are there: to ask takes longer than most small problems can afford."""
+"""Bytes that are assumed to be available: querying takes too long for small problems."""
 
 
 def require(needed: float, what: str, remedy: str) -> None:
-    """Raise MemoryError if `what` needs more bytes than there are.
+    """Raise MemoryError if `what` needs more bytes than are available.
 
     >>> require(1e18, "a matrix", "make it smaller")
     Traceback (most recent call last):
         ...
     MemoryError: a matrix needs about 1000000 TB of memory, and ... are available: make it smaller
     """
-    # Other devices have memory of their own, and say so when it runs out.
+    # Other devices have their own memory and report when it runs out.
     if needed > _LITTLE and jax.default_backend() == "cpu" and needed > (found := available()):
         raise MemoryError(
             f"{what} needs about {in_words(needed)} of memory, and {in_words(found)} are available: {remedy}"
@@ -59,7 +59,7 @@ def require(needed: float, what: str, remedy: str) -> None:
 
 
 def in_words(size: float) -> str:
-    """A number of bytes for people.
+    """A number of bytes in readable units.
 
     >>> in_words(2.5e9), in_words(3e5)
     ('2.5 GB', '0.3 MB')
@@ -73,7 +73,7 @@ _checked: contextvars.ContextVar[bool] = contextvars.ContextVar("checked", defau
 
 @contextlib.contextmanager
 def checked(wanted: bool) -> Iterator[None]:
-    """Whether problems have to fit in memory within this context."""
+    """A context in which problems do or do not have to fit in memory."""
     token = _checked.set(_checked.get() and flag(wanted, "check_memory"))
     try:
         yield
@@ -82,7 +82,7 @@ def checked(wanted: bool) -> Iterator[None]:
 
 
 def require_rows(prior: Any, x: np.ndarray, times: float = 1.0) -> float:
-    """How many bytes inference with this prior at these inputs takes; MemoryError if `times` that is not there."""
+    """The bytes needed for inference with this prior; MemoryError if `times` that is not available."""
     needed = prior.memory(x)
     if _checked.get():
         what = f"{type(prior).__name__} with {prior.num_latents} latent(s) and {x.shape[0]} row(s)"
@@ -91,7 +91,7 @@ def require_rows(prior: Any, x: np.ndarray, times: float = 1.0) -> float:
 
 
 def require_nodes(cubature: Any, rows: int, latents: int) -> None:
-    """Raise MemoryError if so many rows cannot be looked at from the nodes of a rule at the same time."""
+    """Raise MemoryError if the nodes of a rule for all these rows do not fit in memory."""
     if _checked.get() and cubature is not None:
         nodes = len(cubature.rule(latents)[1])
         require(
@@ -102,4 +102,4 @@ def require_nodes(cubature: Any, rows: int, latents: int) -> None:
 
 
 ROWS_AT_ONCE = 2**14
-"""Rows up to which all are looked at from their nodes at the same time."""
+"""The largest number of rows whose nodes are evaluated at the same time."""

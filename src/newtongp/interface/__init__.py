@@ -1,4 +1,4 @@
-"""What results offer to their users: methods that call rooms above those in which results are made."""
+"""The methods of results, which call rooms above `results`."""
 
 from .results import attach_all
 

@@ -1,7 +1,7 @@
-"""The methods of `Result` and `FitResult`, each a call into the room that does the work.
+"""The methods of `Result` and `FitResult`. Each calls the room that does the work.
 
-Results are made by rooms that know nothing of predictions, summaries, plots or files. `attach_all` puts these methods
-on their classes when newtongp is imported; the rooms behind them are imported when a method is first called.
+Results are created by rooms that cannot import prediction, diagnostics, plotting or storage. `attach_all` adds these
+methods to their classes when newtongp is imported. Each method imports its room when it is first called.
 """
 
 import inspect
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class ResultMethods:
-    """What every `Result` offers."""
+    """The methods of every `Result`."""
 
     def predict(self: Any, x_new: Any, **row_parameters: Any) -> "Prediction":
         """Predictions of y (and f) at new inputs; see `Prediction`.
 
-        `row_parameters` are the likelihood's per-row numbers at the new inputs, such as `exposure`. Where x was a data
-        frame and `x_new` is one, its columns are matched by name; an array is taken by position.
+        `row_parameters` are the likelihood's per-row values at the new inputs, such as `exposure`. If x was a data
+        frame and `x_new` is one too, columns are matched by name; otherwise by position.
         """
         from ..prediction import predict
 
         return predict.predict(self, x_new, **row_parameters)
 
     def log_density(self: Any, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
-        """log E_q[p(y* | f*)], one value a row; NaN in `y_new` gives NaN."""
+        """log E_q[p(y* | f*)], one value per row; NaN in `y_new` gives NaN."""
         from ..prediction import predict
 
         return predict.log_density(self, x_new, y_new, **row_parameters)
@@ -55,8 +55,8 @@ class ResultMethods:
     def leave_one_out(self: Any) -> np.ndarray:
         """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper.
 
-        `np.nansum` of it is the score of a model; `compare` puts those of several models side by side.
-        It warns if inference has not converged (`settled`): then a cavity is not the posterior without the row.
+        Its `np.nansum` is the score of a model; `compare` compares several models. It warns if inference has not
+        converged (`settled`), because a cavity is then not the posterior without the row.
         """
         from ..prediction import predict
 
@@ -65,21 +65,21 @@ class ResultMethods:
     def calibration(
         self: Any, x_new: Any = None, y_new: Any = None, key: Any = 0, **row_parameters: Any
     ) -> "Calibration":
-        """Whether data fall where they were predicted to: PIT values, and coverage of central intervals.
+        """Calibration of the predictions: PIT values, and coverage of central intervals.
 
-        On new data or, without any, on the rows themselves, each predicted from all others (`leave_one_out`). `key`, a
-        JAX key or an integer seed, randomises the PIT values of discrete y.
+        It uses new data or, without any, the data itself, with each row predicted from all others (`leave_one_out`).
+        `key`, a JAX key or an integer seed, randomises the PIT values of discrete y.
         """
         from .. import diagnostics
 
         return diagnostics.calibration(self, x_new, y_new, key, **row_parameters)
 
     def summary(self: Any, checks: bool = True, names: Any = None) -> "Summary":
-        """On one page: how it ended, all hyperparameters, and warnings of what deserves a second look.
+        """A summary on one page: status, hyperparameters, and warnings.
 
-        `checks=False` leaves out those that take some computing: whether the integrals are exact enough, which rows
-        stand out, what a safeguard or rounding has changed. For a `LinearModel` the coefficients are part of it, by the
-        `names` of the columns of x where they are given, or x was a data frame.
+        `checks=False` skips the checks that take some computation: the accuracy of integrals, unusual rows, and effects
+        of safeguards and rounding. For a `LinearModel` it includes the coefficients, under the `names` of the columns
+        of x if these are given, or if x was a data frame.
         """
         from ..diagnostics import summary
 
@@ -100,26 +100,27 @@ class ResultMethods:
         return plotting.plot_result(self, axes, grid, latents=latents, levels=levels, **row_parameters)
 
     def plot_convergence(self: Any, axes: Any = None) -> "Figure":
-        """The energy over the steps, and how far each was from the end."""
+        """Plot the energy and the distance from convergence over the steps."""
         from .. import plotting
 
         return plotting.plot_convergence(self, axes)
 
     def report(self: Any, folder: Any, title: str | None = None) -> Path:
-        """Write a page about it to a folder: `index.html`, its figures, and the result itself; returns its path.
+        """Write a web page with figures and the saved result to a folder; returns the path of `index.html`.
 
-        It needs matplotlib, and opens in any browser, from the disk. See `report.write_report` for several results.
+        This needs matplotlib. The page opens in any browser, without a server. For several results, see
+        `report.write_report`.
         """
         from .. import report
 
-        folder = report.folder_name(folder)  # asked before anything is drawn
+        folder = report.folder_name(folder)  # checked before anything is drawn
         section = report.section_of(self, title)
         return report.write_report(folder, [section], section.title)
 
     def one_step_ahead(self: Any) -> np.ndarray:
-        """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing (`np.nansum` leaves it out).
+        """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing (use `np.nansum`).
 
-        Rows at the same time count as coming one after the other.
+        Rows at the same time are treated as consecutive.
         """
         from ..prediction import predict
 
@@ -128,18 +129,18 @@ class ResultMethods:
     def states(self: Any, x: Any) -> Gaussian:
         """The smoothed states at any inputs, for priors in time: mean (M, d), covariance (M, d, d).
 
-        A `MarkovGP` has the latents with their derivatives, or the like, as deviations from the prior mean; a
-        `StateSpaceModel` has its own states.
+        For a `MarkovGP` these are the latents and, for example, their derivatives, as deviations from the prior mean;
+        for a `StateSpaceModel` its own states.
         """
         from ..prediction import predict
 
         return predict.states(self, x)
 
     def save(self: Any, path: Any) -> None:
-        """Write it to one file, with its model and data, from which `newtongp.load` has it again in any process.
+        """Save the result with its model and data in one file, which `newtongp.load` reads in any process.
 
-        A file of that name is replaced, at once and only when the new one is complete. Files hold no code: classes of
-        your own are kept by name and given to `load`, and lambdas cannot be kept.
+        An existing file is replaced in one step, when the new one is complete. Files contain no code: custom classes
+        are saved by name and passed to `load`, and lambdas cannot be saved.
         """
         from .. import storage
 
@@ -147,15 +148,15 @@ class ResultMethods:
 
 
 class FitResultMethods:
-    """What a `FitResult` offers in addition."""
+    """The additional methods of a `FitResult`."""
 
     @property
     def covariance(self: Any) -> "NamedCovariance":
-        """The covariance of what was learned, from the curvature of the energy.
+        """The covariance of the learned values, from the curvature of the energy.
 
-        Rows are in the order of `learned`, with one row for each entry of an array, named as in `likelihood.gaps[0]`.
-        For positive parameters with large standard errors `unconstrained_covariance`, that of their logarithms, is
-        nearer to the truth.
+        Rows are in the order of `learned`, with one row per entry of an array, named as in `likelihood.gaps[0]`. For
+        positive parameters with large standard errors, `unconstrained_covariance`, which is that of their logarithms,
+        is more accurate.
         """
         from ..fitting.covariances import covariance
 
@@ -163,19 +164,19 @@ class FitResultMethods:
 
     @property
     def unconstrained_covariance(self: Any) -> "NamedCovariance":
-        """The covariance of the free numbers of what was learned: logarithms of positive parameters, log odds of those
-        between two numbers, and others as they are."""
+        """The covariance of the unconstrained numbers: logarithms of positive parameters, log odds of those between two
+        bounds, and other values unchanged."""
         from ..fitting.covariances import unconstrained_covariance
 
         return unconstrained_covariance(self)
 
     def joint_covariance(self: Any) -> "NamedCovariance":
-        """The covariance of a linear model's weights together with that of what was learned.
+        """The joint covariance of a linear model's weights and the learned values.
 
-        `posterior.weights` is what is known of the weights if the learned hyperparameters are right. Here the
-        uncertainty of those is added: Cov[w] ≈ Cov[w | θ] + J Cov[θ] Jᵀ with J = dE[w]/dθ. Weights come first,
-        `weight[0]` being that of the first column (`weight[1, 0]` with several latents), then what was learned, as in
-        `covariance`. It takes two inferences for each number that was learned.
+        `posterior.weights` is conditional on the learned hyperparameters. This adds their uncertainty: Cov[w] ≈ Cov[w |
+        θ] + J Cov[θ] Jᵀ with J = dE[w]/dθ. Weights come first, where `weight[0]` is that of the first column
+        (`weight[1, 0]` with several latents), followed by the learned values, as in `covariance`. It takes two
+        inferences per learned number.
         """
         from ..fitting.covariances import joint_covariance
 
@@ -183,7 +184,7 @@ class FitResultMethods:
 
 
 def attach_all() -> None:
-    """Put the methods on the classes of results."""
+    """Add the methods to the result classes."""
     from ..results.fit_result import FitResult
     from ..results.result import Result
 

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..parameters.constraints import Positive, Real, learned
-from ..validation.arguments import one_number, traced, whole
+from ..validation.arguments import is_whole, one_number, traced, whole
 from ..validation.numbers import parameter
 from .statespace import Block, ConstantBlock, multiply_blocks, scale_blocks
 
@@ -47,12 +47,12 @@ def whole_number(name: str, default: int, lower: int, upper: int | None = None) 
 
 
 def check_length(values: Any, name: str, dimension: int) -> None:
-    """Raise ValueError if a vector of hyperparameters has not one entry a column of x."""
+    """Raise ValueError if a vector of hyperparameters has not one entry per column of x."""
     shape = np.shape(values)
     if shape and shape[0] != dimension:
         raise ValueError(
             f"{name} has length {shape[0]}, but x has {dimension} column(s): "
-            f"give one {name} a column, or a single number for all of them"
+            f"give one {name} per column, or a single number for all of them"
         )
 
 
@@ -237,7 +237,7 @@ class Active(Kernel):
 
     def __init__(self, kernel: Kernel, dimensions: Sequence[Any]):
         """`dimensions`: column numbers from 0, in the order in which the kernel sees them."""
-        if not dimensions or any(not isinstance(d, (int, np.integer)) or d < 0 for d in dimensions):
+        if not dimensions or any(not is_whole(d) or d < 0 for d in dimensions):
             raise ValueError(
                 f"dimensions must be one or more column numbers from 0, got {tuple(dimensions)!r}: "
                 f"write `kernel.on(0, 2)`"

@@ -1,6 +1,6 @@
 """Several latent functions: one kernel each, independent a priori.
 
-The functions below take a `Kernel` (one latent) or an `Independent` (one a kernel) alike, and always
+The functions below take a `Kernel` (one latent) or an `Independent` (one per kernel) alike, and always
 put the latents first.
 """
 
@@ -16,7 +16,7 @@ from .base import Kernel, diagonal, gram
 
 
 class Independent(eqx.Module):
-    """One kernel a latent, for likelihoods with several latents.
+    """One kernel per latent, for likelihoods with several latents.
 
     >>> from newtongp.kernels import RBF, Matern32
     >>> Independent([RBF(), Matern32(lengthscale=2.0)]).num_latents
@@ -29,19 +29,19 @@ class Independent(eqx.Module):
         """`kernels`: in the order of the likelihood's latents."""
         if isinstance(kernels, (Kernel, Independent)) or not isinstance(kernels, Iterable):
             raise ValueError(
-                f"kernels must be a list with one kernel a latent, got {kernels!r}: "
+                f"kernels must be a list with one kernel per latent, got {kernels!r}: "
                 f"write `Independent([kernel, kernel])`"
             )
         kernels = tuple(kernels)
         if not kernels:
             raise ValueError(
-                "kernels must not be empty: give one kernel a latent, as in `Independent([kernel, kernel])`"
+                "kernels must not be empty: give one kernel per latent, as in `Independent([kernel, kernel])`"
             )
         for index, kernel in enumerate(kernels):
             if not isinstance(kernel, Kernel):
                 raise ValueError(
                     f"kernels must hold kernels only, but element {index} is {kernel!r}: "
-                    f"give one newtongp.kernels.Kernel a latent"
+                    f"give one newtongp.kernels.Kernel per latent"
                 )
         self.kernels = kernels
 

@@ -46,7 +46,7 @@ class Periodic(Kernel):
         return self.variance * jnp.exp(-2.0 * jnp.sum(sines**2))
 
     def blocks(self) -> tuple[Block, ...]:
-        """A level, and two states a harmonic: the kernel up to `truncation_error()`."""
+        """A level, and two states per harmonic: the kernel up to `truncation_error()`."""
         level, *variances = self.variance * self._fractions()
         return (
             ConstantBlock(level),

@@ -26,7 +26,7 @@ class Linear(Kernel):
         return jnp.sum(self.variance * (x1 - self.centre) * (x2 - self.centre))
 
     def check_inputs(self, dimension: int) -> None:
-        """Raise ValueError unless variance and centre have one value, or one a column."""
+        """Raise ValueError unless variance and centre have one value, or one per column."""
         check_length(self.variance, "variance", dimension)
         check_length(self.centre, "centre", dimension)
 

@@ -45,7 +45,7 @@ class Stationary(Kernel):
         return self.variance * self.correlation(_squared_distance(x1, x2, self.lengthscale))
 
     def check_inputs(self, dimension: int) -> None:
-        """Raise ValueError unless there is one lengthscale, or one a column."""
+        """Raise ValueError unless there is one lengthscale, or one per column."""
         check_length(self.lengthscale, "lengthscale", dimension)
 
 

@@ -6,6 +6,7 @@ bottom hide that difference, so that the rest of the package always sees vectors
 """
 
 import abc
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -42,7 +43,7 @@ class Likelihood(eqx.Module):
     log_concave: ClassVar[Any] = False
     """True if log p(y | f) is concave in f for every y: then site precisions are PSD, and less can go wrong."""
     row_parameters: ClassVar[tuple[str, ...]] = ()
-    """Fields that may be given one value a row (an exposure, a number of trials)."""
+    """Fields that may be given one value per row (an exposure, a number of trials)."""
     linear_latents: ClassVar[Any] = ()
     """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
     log_prob_degree: ClassVar[int | None] = None
@@ -55,7 +56,7 @@ class Likelihood(eqx.Module):
     def partial_log_prob(self, y, seen, f) -> Any:
         """log p(those outputs of y that are seen | f), for likelihoods with several outputs that are not Gaussian.
 
-        `seen` has one truth value an output; `y` is 0 where it is false.
+        `seen` has one truth value per output; `y` is 0 where it is false.
         """
         raise NotImplementedError(_missing(self, "partial_log_prob"))
 
@@ -236,7 +237,7 @@ def row_axes(likelihood: Likelihood) -> Any:
 
 
 def rows_given(likelihood: Likelihood) -> dict[str, int]:
-    """The row parameters that were given one value a row, with the number of their rows."""
+    """The row parameters that were given one value per row, with the number of their rows."""
     given = {name: np.shape(likelihood.row_parameter(name)) for name in likelihood.row_parameters}
     return {name: shape[0] for name, shape in given.items() if shape}
 
@@ -246,9 +247,16 @@ def row_parameters_of(likelihood: Likelihood, rows: np.ndarray) -> dict[str, np.
     return {name: np.asarray(likelihood.row_parameter(name))[rows] for name in rows_given(likelihood)}
 
 
-def at_rows(likelihood: Likelihood, rows: np.ndarray) -> Likelihood:
-    """The likelihood of these rows: with their row parameters, in their order."""
-    return with_row_parameters(likelihood, **row_parameters_of(likelihood, rows))
+def map_row_parameters(function: Callable[[Any], Any], likelihood: Likelihood) -> Likelihood:
+    """The likelihood with `function(values)` for every row parameter that was given one value per row."""
+    for name in rows_given(likelihood):
+        likelihood = _replaced(likelihood, name, function(likelihood.row_parameter(name)))
+    return likelihood
+
+
+def at_rows(likelihood: Likelihood, rows: Any) -> Likelihood:
+    """The likelihood of these rows: with their row parameters, in their order; of one row, with single numbers."""
+    return map_row_parameters(lambda values: np.asarray(values)[rows], likelihood)
 
 
 def has_distribution(likelihood: Likelihood) -> bool:
@@ -260,8 +268,7 @@ def has_distribution(likelihood: Likelihood) -> bool:
     """
     if likelihood.num_outputs != 1:
         return False
-    first = {name: values[0] for name, values in row_parameters_of(likelihood, np.array([0])).items()}
-    one = with_row_parameters(likelihood, **first)
+    one = at_rows(likelihood, 0)
     try:
         jax.eval_shape(lambda f: row_cdf(one, jnp.asarray(one.support.example), f), jnp.zeros(one.num_latents))
     except NotImplementedError:
@@ -275,35 +282,30 @@ def with_row_parameters(likelihood: Likelihood, **values: Any) -> Likelihood:
         if name not in likelihood.row_parameters:
             given = ", ".join(likelihood.row_parameters) or "none"
             raise ValueError(f"{name} is no row parameter of {type(likelihood).__name__} (it has: {given})")
-        checked = likelihood.check_row_parameter(name, value)
-        likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, checked)
+        likelihood = _replaced(likelihood, name, likelihood.check_row_parameter(name, value))
     return likelihood
+
+
+def _replaced(likelihood: Likelihood, name: str, value: Any) -> Likelihood:
+    return eqx.tree_at(lambda each: each.row_parameter(name), likelihood, value)
 
 
 _BLOCK = 1024
 
 
-def over_rows(function: Any, likelihood: Likelihood, rows: tuple[Any, ...], in_blocks: bool = False) -> Any:
+def over_rows(
+    function: Any, likelihood: Likelihood, rows: tuple[Any, ...], in_blocks: bool = False, block: int | None = None
+) -> Any:
     """`function(likelihood, *row)` for every row, each with its own exposure, trials, ...
 
-    In blocks, what is computed on the way to a row's result stays in the processor's cache. It takes rows that can
-    be divided into whole blocks.
+    With `block`, so many rows at a time: what is computed on the way to their results is never there for all. With
+    `in_blocks`, few enough at a time for the processor's cache, if rows can be divided into whole blocks: of a rest, a
+    second program would be compiled.
     """
     axes = row_axes(likelihood)
-    count = jax.tree.leaves(rows)[0].shape[0]
-    if not in_blocks or count % _BLOCK != 0:
+    if in_blocks and jax.tree.leaves(rows)[0].shape[0] % _BLOCK == 0:
+        block = _BLOCK
+    if block is None:
         return jax.vmap(function, in_axes=(axes, *(0 for _ in rows)))(likelihood, *rows)
-    own, shared = eqx.partition(likelihood, jax.tree.map(lambda axis: axis == 0, axes, is_leaf=_is_none))
-
-    def block(piece):
-        own, rows = piece
-        whole = eqx.combine(own, shared)
-        return jax.vmap(function, in_axes=(axes, *(0 for _ in rows)))(whole, *rows)
-
-    cut = jax.tree.map(lambda leaf: leaf.reshape(-1, _BLOCK, *leaf.shape[1:]), (own, rows))
-    found = jax.lax.map(block, cut)
-    return jax.tree.map(lambda leaf: leaf.reshape(count, *leaf.shape[2:]), found)
-
-
-def _is_none(leaf: Any) -> bool:
-    return leaf is None
+    own, shared = eqx.partition(likelihood, jax.tree.map(lambda axis: axis == 0, axes, is_leaf=lambda a: a is None))
+    return jax.lax.map(lambda row: function(eqx.combine(row[0], shared), *row[1]), (own, rows), batch_size=block)

@@ -1,6 +1,5 @@
 """Likelihoods of real, positive and fractional outputs."""
 
-import math
 from typing import ClassVar, final
 
 import equinox as eqx
@@ -9,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from ..numerics.small import LOG_2PI, normal_log_density
 from ..parameters.constraints import Between, Positive, learned
 from ..validation.numbers import parameter
 from . import links
@@ -16,16 +16,10 @@ from . import support as supports
 from .base import Likelihood
 from .special import gammaln, incomplete_beta, log_rising_factorial, lower_gamma, ndtr
 
-_LOG_2PI = math.log(2.0 * math.pi)
-
-
-def _normal_log_prob(residual, variance):
-    return -0.5 * (_LOG_2PI + jnp.log(variance) + residual**2 / variance)
-
 
 def _normal_log_expected_power(residual, noise, variance, power: float):
     """log E[N(y | f, noise)^power] for f ~ N(mean, variance), with residual = y - mean."""
-    determinants = -0.5 * power * (_LOG_2PI + jnp.log(noise)) - 0.5 * jnp.log1p(power * variance / noise)
+    determinants = -0.5 * power * (LOG_2PI + jnp.log(noise)) - 0.5 * jnp.log1p(power * variance / noise)
     return determinants - 0.5 * power * residual**2 / (noise + power * variance)
 
 
@@ -58,7 +52,7 @@ class Gaussian(Likelihood):
 
     def log_prob(self, y, f):
         """log N(y | f, variance)."""
-        return _normal_log_prob(y - f, self.variance)
+        return normal_log_density(y - f, self.variance)
 
     def mean(self, f):
         """E[y | f] = f."""
@@ -331,7 +325,7 @@ class LogNormal(Likelihood):
 
     def log_prob(self, y, f):
         """log N(log y | f, scale^2) - log y."""
-        return _normal_log_prob(jnp.log(y) - f, self.scale**2) - jnp.log(y)
+        return normal_log_density(jnp.log(y) - f, self.scale**2) - jnp.log(y)
 
     def mean(self, f):
         """E[y | f] = exp(f + scale^2 / 2)."""

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from ..numerics.small import LOG_2PI
 from ..validation.numbers import parameter
 
 POSITIVE = ("exp", "softplus")
@@ -221,7 +222,7 @@ def _log_ndtr(x):
     # In the upper tail, where Phi has lost the digits of q = 1 - Phi, a few terms of the series of log(1 - q).
     series = -beyond * (1.0 + beyond * (0.5 + beyond * (1.0 / 3.0 + beyond * (0.25 + beyond * 0.2))))
     above = jnp.where(beyond < _SERIES, series, logarithm)
-    return jnp.where(below, logarithm - 0.5 * x**2 - 0.5 * math.log(2.0 * math.pi), above)
+    return jnp.where(below, logarithm - 0.5 * x**2 - 0.5 * LOG_2PI, above)
 
 
 def _density(x):

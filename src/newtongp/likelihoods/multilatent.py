@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
-from ..numerics import linalg, small
+from ..numerics import small
 from ..parameters.constraints import Covariance, Positive, Real, learned
+from ..parameters.matrices import checked_covariance
 from ..validation.arguments import whole
 from ..validation.numbers import parameter
 from . import links
@@ -21,7 +22,6 @@ from . import support as supports
 from .base import Likelihood
 from .special import ndtr
 
-_LOG_2PI = math.log(2.0 * math.pi)
 _AMPLITUDES = (*links.POSITIVE, links.IDENTITY)
 
 
@@ -49,7 +49,7 @@ class HeteroscedasticGaussian(Likelihood):
     def log_prob(self, y, f):
         """log N(y | f₀, link(f₁)²)."""
         log_scale = links.log_positive(self.link, f[1])
-        return -0.5 * _LOG_2PI - log_scale - 0.5 * ((y - f[0]) * jnp.exp(-log_scale)) ** 2
+        return -0.5 * small.LOG_2PI - log_scale - 0.5 * ((y - f[0]) * jnp.exp(-log_scale)) ** 2
 
     def mean(self, f):
         """E[y | f] = f₀."""
@@ -78,7 +78,7 @@ class HeteroscedasticGaussian(Likelihood):
         # E[h(f) exp(tᵀf)] = exp(tᵀm + tᵀCt/2) E[h(f + Ct)], with t = (0, -2).
         residual = y - mean[0] + 2.0 * covariance[0, 1]
         inverse = jnp.exp(2.0 * (covariance[1, 1] - mean[1]))
-        return -0.5 * _LOG_2PI - mean[1] - 0.5 * inverse * (residual**2 + covariance[0, 0])
+        return -0.5 * small.LOG_2PI - mean[1] - 0.5 * inverse * (residual**2 + covariance[0, 0])
 
 
 class _OneSignal(Likelihood):
@@ -90,7 +90,7 @@ class _OneSignal(Likelihood):
 
     def log_prob(self, y, f):
         """log N(y | mean(f), variance)."""
-        return -0.5 * (_LOG_2PI + jnp.log(self.variance) + (y - self.mean(f)) ** 2 / self.variance)
+        return small.normal_log_density(y - self.mean(f), self.variance)
 
     def covariance(self, f):
         """Var[y | f] = variance."""
@@ -150,7 +150,7 @@ class Product(_OneSignal):
             signal = jnp.exp(second + 0.5 * covariance[1, 1]) * (first + cross)
             squared = jnp.exp(2.0 * (second + covariance[1, 1])) * ((first + 2.0 * cross) ** 2 + covariance[0, 0])
         error = y**2 - 2.0 * y * signal + squared
-        return -0.5 * (_LOG_2PI + jnp.log(self.variance) + error / self.variance)
+        return small.normal_log_density(0.0, self.variance) - 0.5 * error / self.variance
 
 
 @final
@@ -434,7 +434,7 @@ def _log_expected_linear(likelihood, y, mean, covariance, power: float):
     """log E[N(y | g, Σ)^α] = log N(y | E g, Σ/α + Cov g) + a constant that makes N(·, Σ)^α of N(·, Σ/α)."""
     residual, spread, noise = _linear_residual(likelihood, y, mean, covariance)
     size = residual.shape[0]
-    constant = 0.5 * (1.0 - power) * (size * _LOG_2PI + small.small_log_det(noise)) - 0.5 * size * math.log(power)
+    constant = 0.5 * (1.0 - power) * (size * small.LOG_2PI + small.small_log_det(noise)) - 0.5 * size * math.log(power)
     return small.small_normal_log_density(residual, noise / power + spread) + constant
 
 
@@ -451,7 +451,7 @@ def _matrix(value, name: str, meaning: str):
 def _mixing_weights(value, rows: int):
     mixing = _matrix(value, "mixing", "subbands x modulators")
     if mixing.shape[0] != rows:
-        raise ValueError(f"mixing must have one row a subband, {rows}, got shape {mixing.shape}")
+        raise ValueError(f"mixing must have one row per subband, {rows}, got shape {mixing.shape}")
     if not isinstance(mixing, Tracer) and np.any(mixing < 0.0):
         raise ValueError(f"mixing must not be negative, got {value!r}: give amounts of at least 0")
     return mixing
@@ -469,14 +469,4 @@ def _noise(value, size: int) -> Any:
         return noise
     if noise.ndim < 2:
         return parameter(noise, "covariance", lower=0.0, max_ndim=1)
-    if not np.allclose(noise, noise.T, rtol=1e-8, atol=0.0):
-        row, column = np.argwhere(~np.isclose(noise, noise.T, rtol=1e-8, atol=0.0))[0]
-        raise ValueError(
-            f"covariance must be symmetric, but entry ({row}, {column}) is {noise[row, column]:g} and entry "
-            f"({column}, {row}) is {noise[column, row]:g}"
-        )
-    noise = 0.5 * (noise + noise.T)
-    smallest = linalg.smallest_eigenvalue_given(noise)
-    if smallest <= 1e-14 * np.max(np.abs(noise)):
-        raise ValueError(f"covariance must be positive definite, but its smallest eigenvalue is {smallest:.3g}")
-    return noise
+    return checked_covariance(noise, "covariance", definite=True)

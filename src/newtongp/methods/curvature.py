@@ -26,6 +26,12 @@ class Curvature(eqx.Module):
     name: ClassVar[str]
     keeps_psd: ClassVar[bool] = False
     """Whether the precision is PSD whatever the likelihood."""
+    remembers: ClassVar[bool] = False
+    """Whether proposals depend on earlier steps, so that the same sites need not have the same proposal."""
+    moves_all_rows: ClassVar[bool] = False
+    """Whether proposals come from the gradient of the energy in all sites, not from each row's own expansion."""
+    initial_precision: ClassVar[float] = 0.0
+    """Sites start from λ = 0 and this times I."""
     looks_at_covariance: ClassVar[bool] = False
     """Whether `advance` uses the target's gradient in the covariance, where there is one."""
 
@@ -58,6 +64,34 @@ class Exact(Curvature):
     """The target's own Hessian. Not PSD for likelihoods that are not log-concave: the step keeps q proper."""
 
     name = "exact"
+
+    def evaluate(self, target, likelihood, y, marginal, cubature, expansion):
+        return expansion.hessian
+
+    def initial_state(self, target, num_latents):
+        return None
+
+    def advance(self, expansion, state):
+        return expansion.hessian, state
+
+    def carry(self, old, new, step_size):
+        return new
+
+
+class FirstOrder(Curvature):
+    """No curvature at all: Adam on each site's mean and the root of its covariance (`first_order.py`).
+
+    The target's own Hessian says how far a row is from its fixed point.
+    """
+
+    name = "first_order"
+    remembers = True
+    moves_all_rows = True
+    initial_precision = 0.01
+    learning_rate: Any
+
+    def __init__(self, learning_rate: float = 0.1):
+        self.learning_rate = parameter(learning_rate, "learning_rate", lower=0.0)
 
     def evaluate(self, target, likelihood, y, marginal, cubature, expansion):
         return expansion.hessian
@@ -164,6 +198,7 @@ class QuasiNewton(Curvature):
     """
 
     name = "quasi_newton"
+    remembers = True
     keeps_psd = True
     looks_at_covariance = True
     damping: Any

@@ -8,13 +8,12 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from ..likelihoods.base import Likelihood, row_covariance, row_mean
 from ..numerics.cubature import Cubature, nodes_and_weights
 from ..numerics.gaussian import Gaussian
-from ..numerics.small import outer, small_log_det, small_solve, small_solve_psd
+from ..numerics.small import outer, small_solve
 
 
 def linearise(
@@ -89,10 +88,3 @@ def _price(function: Callable, marginal: Gaussian, covariance: Float[Array, "D D
         return function(f) + 0.5 * jnp.tensordot(second, change, axes=2)
 
     return jnp.tensordot(weights, jax.vmap(at)(nodes), axes=1)
-
-
-def gaussian_log_density(residual: Float[Array, " P"], noise: Float[Array, "P P"]) -> Float[Array, ""]:
-    """log N(residual | 0, noise)."""
-    size = residual.shape[0]
-    quadratic = residual @ small_solve_psd(noise, residual)
-    return -0.5 * (size * np.log(2.0 * np.pi) + small_log_det(noise) + quadratic)

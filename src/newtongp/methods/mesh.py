@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float
+
+from ..numerics.small import LOG_2PI
 
 _COARSEST = 1.5
 """The distance κ of nodes, per unit of u, where the Gaussian alone decides."""
@@ -26,7 +27,6 @@ _SCANNED = 20
 _MOST_TRIALS = 60
 _CLOSE = 0.1
 """How close to a peak a search has to come, in widths of the peak."""
-_HALF_LOG_2PI = 0.5 * float(np.log(2.0 * np.pi))
 
 Scalar = Float[Array, ""]
 
@@ -59,7 +59,7 @@ class Mesh(NamedTuple):
         decay = jnp.exp(-2.0 * jnp.abs(u))
         stretch = self.narrow * (1.0 + decay) / jnp.sqrt(4.0 * decay + (self.narrow * (1.0 - decay)) ** 2)
         spacing = _COARSEST * stretch * (self.high - self.low) / (count - 1)
-        log_weights = jnp.log(spacing) - 0.5 * z**2 - _HALF_LOG_2PI
+        log_weights = jnp.log(spacing) - 0.5 * z**2 - 0.5 * LOG_2PI
         total = jax.scipy.special.logsumexp(log_weights)
         return z, log_weights - jnp.where(self.whole, total, 0.0)
 

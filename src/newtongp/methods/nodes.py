@@ -18,10 +18,8 @@ from jaxtyping import Array, Float
 from ..likelihoods.base import Likelihood, row_log_prob, row_peak
 from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PartwiseRule, PointRule, Unscented, default_cubature
 from ..numerics.gaussian import Gaussian
-from ..numerics.small import small_log_det, small_root, small_solve_lower
+from ..numerics.small import LOG_2PI, small_log_det, small_root, small_solve_lower
 from .mesh import mesh_for_density, mesh_for_expectation
-
-_LOG_2PI = math.log(2.0 * math.pi)
 
 
 class Split(NamedTuple):
@@ -232,7 +230,7 @@ def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> 
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
         fit, miss, log_det = _seen_through(noise, matrix, residual)
         squares = miss @ miss + jnp.sum((fit @ nodes.free_root) ** 2)
-        return -0.5 * (y.shape[0] * _LOG_2PI + log_det + squares), fit.T @ miss, -fit.T @ fit
+        return -0.5 * (y.shape[0] * LOG_2PI + log_det + squares), fit.T @ miss, -fit.T @ fit
 
     return Integrand.quadratic(at, len(nodes.split.others))
 
@@ -247,8 +245,8 @@ def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, powe
         spread = matrix @ nodes.free_root
         fit, miss, log_det = _seen_through(noise / power + spread @ spread.T, matrix, residual)
         outputs = y.shape[0]
-        scale = (1.0 - power) * (outputs * _LOG_2PI + small_log_det(noise)) - outputs * math.log(power)
-        return 0.5 * (scale - outputs * _LOG_2PI - log_det - miss @ miss), fit.T @ miss, -fit.T @ fit
+        scale = (1.0 - power) * (outputs * LOG_2PI + small_log_det(noise)) - outputs * math.log(power)
+        return 0.5 * (scale - outputs * LOG_2PI - log_det - miss @ miss), fit.T @ miss, -fit.T @ fit
 
     return Integrand.quadratic(at, len(nodes.split.others))
 

@@ -1,12 +1,8 @@
 """The methods by the names their users know; each is a target with a default curvature."""
 
-from typing import Any
-
-import equinox as eqx
-
-from ..numerics.cubature import Cubature, PointRule, check_cubature
+from ..numerics.cubature import Cubature, PointRule
 from ..validation.numbers import parameter
-from .curvature import Curvature, Exact, GaussNewton
+from .curvature import Curvature, Exact, FirstOrder, GaussNewton
 from .rule import Method
 from .safeguard import Safeguard
 from .target import (
@@ -100,20 +96,13 @@ def Taylor(
     return Method(LinearisedDensity(), curvature or GaussNewton(), safeguard, cubature)
 
 
-class FirstOrderVI(eqx.Module):
+def FirstOrderVI(learning_rate: float = 0.1, cubature: Cubature | None = None) -> Method:
     """Adam on the variational free energy, over each site's mean and covariance root: a first-order baseline.
 
-    >>> float(FirstOrderVI(learning_rate=0.05).learning_rate)
+    >>> float(FirstOrderVI(learning_rate=0.05).curvature.learning_rate)
     0.05
     """
-
-    learning_rate: Any
-    cubature: Cubature | None = None
-
-    def __init__(self, learning_rate: float = 0.1, cubature: Cubature | None = None):
-        self.learning_rate = parameter(learning_rate, "learning_rate", lower=0.0)
-        check_cubature(cubature)
-        self.cubature = cubature
+    return Method(ExpectedLogDensity(descent=True), FirstOrder(learning_rate), None, cubature)
 
 
 def _power(power: float) -> float:

@@ -15,6 +15,7 @@ from ..likelihoods.base import Likelihood
 from ..numerics.cubature import Cubature, check_cubature
 from ..numerics.gaussian import Gaussian, Sites, add_covariance, cavity
 from ..numerics.small import small_root, small_solve, symmetrise
+from ..numerics.trees import select
 from .curvature import Curvature, QuasiNewton, keep_tilted_positive
 from .energy import Energy, RowEnergy, declared_energy
 from .local_expansion import LocalExpansion
@@ -101,9 +102,9 @@ class Method(eqx.Module):
     def is_stationary(self) -> bool:
         """Whether the same sites always give the same proposal.
 
-        Quasi-Newton remembers, and the Riemannian term depends on the step size.
+        Quasi-Newton and Adam remember, and the Riemannian term depends on the step size.
         """
-        return not isinstance(self.curvature, QuasiNewton) and not isinstance(self.safeguard, Riemannian)
+        return not self.curvature.remembers and not isinstance(self.safeguard, Riemannian)
 
     @property
     def is_plain(self) -> bool:
@@ -113,7 +114,9 @@ class Method(eqx.Module):
     @property
     def initial_precision(self) -> float:
         """Sites start from λ = 0 and this times I."""
-        return 0.0 if self.safeguard is None else self.safeguard.initial_precision
+        if self.safeguard is None:
+            return self.curvature.initial_precision
+        return max(self.curvature.initial_precision, self.safeguard.initial_precision)
 
 
 def _check_part(value: Any, kind: type, name: str, examples: str) -> None:
@@ -184,7 +187,7 @@ def expand_around(
     wanted = method.curvature.looks_at_covariance and target.uses_covariance
     slope = derivatives.covariance_gradient if wanted else None
     expansion = LocalExpansion(
-        _where(observed, point, marginal),
+        select(observed, point, marginal),
         jnp.where(observed, derivatives.gradient, 0.0),
         jnp.where(observed, hessian, 0.0),
         None if slope is None else jnp.where(observed, slope, 0.0),
@@ -200,10 +203,6 @@ def _constant_unless(observed: Bool[Array, ""], tree: Any) -> Any:
     numbers, rest = eqx.partition(tree, eqx.is_inexact_array)
     held = jax.tree.map(lambda leaf: jnp.where(observed, leaf, jax.lax.stop_gradient(leaf)), numbers)
     return eqx.combine(held, rest)
-
-
-def _where(choice: Bool[Array, ""], yes: Any, no: Any) -> Any:
-    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)
 
 
 def propose(

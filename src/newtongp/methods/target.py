@@ -20,6 +20,7 @@ from ..numerics.small import (
     outer,
     raise_eigenvalues,
     small_log_det,
+    small_normal_log_density,
     small_root,
     small_solve_lower,
     small_solve_psd,
@@ -40,7 +41,6 @@ from .expectation import (
 )
 from .linearisation import (
     fitted_in_covariance,
-    gaussian_log_density,
     linearise,
     noise_in_covariance,
     slope_by_derivative,
@@ -169,7 +169,7 @@ class LinearisedDensity(Target):
         noise = row_covariance(likelihood, marginal.mean)
         hessian = -slope.T @ small_solve_psd(noise, slope)
         return Expansion(
-            gaussian_log_density(residual, noise),
+            small_normal_log_density(residual, noise),
             slope.T @ small_solve_psd(noise, residual),
             hessian,
             jnp.zeros_like(hessian),
@@ -333,10 +333,10 @@ class StatisticalLinearisation(Target):
         slope = by(likelihood, marginal, rule)
 
         def with_fixed_noise(covariance):
-            return gaussian_log_density(y - fitted_in_covariance(likelihood, marginal, covariance, rule), noise)
+            return small_normal_log_density(y - fitted_in_covariance(likelihood, marginal, covariance, rule), noise)
 
         return Expansion(
-            gaussian_log_density(y - fitted, noise),
+            small_normal_log_density(y - fitted, noise),
             slope.T @ small_solve_psd(noise, y - fitted),
             -slope.T @ small_solve_psd(noise, slope),
             symmetrise(jax.grad(with_fixed_noise)(marginal.covariance)),
@@ -371,14 +371,14 @@ class SecondOrderLinearisation(Target):
 
         def in_mean(mean):
             fitted, noise = linearise(likelihood, Gaussian(mean, marginal.covariance), rule)
-            return gaussian_log_density(y - fitted, noise if likelihood.gaussian_form else fixed_noise)
+            return small_normal_log_density(y - fitted, noise if likelihood.gaussian_form else fixed_noise)
 
         def in_covariance(covariance):
             fitted = fitted_in_covariance(likelihood, marginal, covariance, rule)
             noise = fixed_noise
             if likelihood.gaussian_form:
                 noise = noise_in_covariance(likelihood, marginal, covariance, rule)
-            return gaussian_log_density(y - fitted, noise)
+            return small_normal_log_density(y - fitted, noise)
 
         value, gradient, hessian = derivatives(in_mean, marginal.mean)
         return Expansion(value, gradient, hessian, symmetrise(jax.grad(in_covariance)(marginal.covariance)))

@@ -22,7 +22,7 @@ else:
 
 
 class Gaussian(eqx.Module):
-    """A Gaussian, or one a row: `mean` (..., D) and `covariance` (..., D, D)."""
+    """A Gaussian, or one per row: `mean` (..., D) and `covariance` (..., D, D)."""
 
     mean: Float[Numbers, "*rows D"]
     covariance: Float[Numbers, "*rows D D"]
@@ -41,7 +41,7 @@ def add_covariance(gaussian: Gaussian, residual_covariance: Float[Numbers, "*row
 
 
 class Sites(eqx.Module):
-    """One factor a row, t(f) = exp(λᵀf − ½ fᵀΛf): `linear` λ (..., D) and `precision` Λ (..., D, D).
+    """One factor per row, t(f) = exp(λᵀf − ½ fᵀΛf): `linear` λ (..., D) and `precision` Λ (..., D, D).
 
     >>> Sites.constant(3, 1, 0.01).precision.shape
     (3, 1, 1)
@@ -54,6 +54,10 @@ class Sites(eqx.Module):
     def constant(cls, n: int, d: int, precision: float) -> "Sites":
         """λ = 0 and Λ = precision · I for n rows of d latents."""
         return cls(np.zeros((n, d)), np.broadcast_to(precision * np.eye(d), (n, d, d)).copy())
+
+    def centred_linear(self, mean: Float[Numbers, "*rows D"]) -> Float[Array, "*rows D"]:
+        """λ − Λμ: what the sites ask for beyond this mean."""
+        return self.linear - jnp.sum(self.precision * mean[..., None, :], axis=-1)
 
 
 def interpolate(old: Sites, new: Sites, step_size: Float[Array, ""]) -> Sites:

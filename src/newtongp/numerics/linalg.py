@@ -60,12 +60,6 @@ def log_det_from_cholesky(factor: Float[Array, "M M"]) -> Float[Array, ""]:
     return 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor)))
 
 
-def solve_psd(matrix: Float[Array, "M M"], right: Float[Array, "M *K"]) -> Float[Array, "M *K"]:
-    """A⁻¹ right for a positive definite matrix."""
-    factor = cholesky(matrix)
-    return solve_lower(factor, solve_lower(factor, right), transpose=True)
-
-
 def solve_few(matrix: Float[Array, "K K"], right: Float[Array, " K"]) -> Float[Array, " K"]:
     """A⁻¹ right for one small positive definite matrix, by elimination in a loop: little to trace and compile."""
 

@@ -5,6 +5,9 @@ handful). The small ones are unrolled into scalar arithmetic, so that `jax.vmap`
 a few vectorised operations instead of N calls to LAPACK.
 """
 
+import math
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +24,7 @@ def outer(a: Float[Array, " D"], b: Float[Array, " E"]) -> Float[Array, "D E"]:
     return a[:, None] * b[None, :]
 
 
-# Small matrices, one a row --------------------------------------------------------------------
+# Small matrices, one per row --------------------------------------------------------------------
 
 
 def small_pivots_and_root(
@@ -149,7 +152,7 @@ def small_solve(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Flo
 def _eliminate(matrix: Float[Array, "D D"], right: Float[Array, "D K"]) -> tuple[Float[Array, "D K"], Float[Array, ""]]:
     """A⁻¹ right and the sign of det A, by elimination with partial pivoting.
 
-    Written out, and not left to LAPACK: where matrices come one a row of data, JAX spreads its calls over threads that
+    Written out, and not left to LAPACK: for one matrix per row of data, JAX spreads its calls over threads that
     wait for each other, and with few cores two such calls at a time can wait forever.
     """
     size = matrix.shape[0]
@@ -198,11 +201,21 @@ def small_solve_psd(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) ->
     return small_solve_lower_transposed(factor, small_solve_lower(factor, right))
 
 
+LOG_2PI = math.log(2.0 * math.pi)
+
+
+def normal_log_density(residual: Any, variance: Any) -> Any:
+    """log N(residual | 0, variance) of single numbers."""
+    return -0.5 * (LOG_2PI + jnp.log(variance) + residual**2 / variance)
+
+
 def small_normal_log_density(residual: Float[Array, " D"], covariance: Float[Array, "D D"]) -> Float[Array, ""]:
     """log N(residual | 0, covariance), for a small positive definite covariance."""
+    if residual.shape[0] == 1:
+        return normal_log_density(residual[0], covariance[0, 0])
     pivots, factor = small_pivots_and_root(covariance)
     white = small_solve_lower(factor, residual)
-    return -0.5 * (residual.shape[0] * np.log(2.0 * np.pi) + jnp.sum(jnp.log(pivots)) + jnp.sum(white**2))
+    return -0.5 * (residual.shape[0] * LOG_2PI + jnp.sum(jnp.log(pivots)) + jnp.sum(white**2))
 
 
 @jax.custom_jvp

@@ -1,4 +1,4 @@
-"""Hyperparameters: their constraints, their names, what a user wants of each, and priors on them."""
+"""Hyperparameters: constraints, names, specifications and prior densities."""
 
 from .constraints import Between, Covariance, Positive, Real, learned
 from .names import hyperparameters

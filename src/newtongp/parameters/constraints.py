@@ -1,6 +1,6 @@
-"""What values a hyperparameter may have, and free coordinates in which an optimiser can move it.
+"""Constraints on hyperparameters, and unconstrained coordinates for optimisers.
 
-A field that can be learned says so where it is declared, with `learned`. A field that says nothing is not learned.
+Fields that can be learned are declared with `learned`. Other fields are not learned.
 """
 
 import abc
@@ -18,37 +18,37 @@ from ..numerics.linalg import lower_root_given
 
 @dataclasses.dataclass(frozen=True)
 class Constraint(abc.ABC):
-    """A set of values, and a map to it from as many free numbers as it has dimensions."""
+    """A set of values, and a map to it from unconstrained numbers."""
 
     is_positive: ClassVar[bool] = False
-    """Whether values are positive numbers, which are compared by their ratios."""
+    """Whether values are positive numbers, which are compared by ratio."""
 
     def size(self, shape: tuple[int, ...]) -> int:
-        """How many free numbers an array of this shape has."""
+        """The number of unconstrained numbers for an array of this shape."""
         return math.prod(shape)
 
     def logarithms(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Which free numbers are logarithms: to go far in those leads to overflow."""
+        """Which unconstrained numbers are logarithms, where large values overflow."""
         return np.full(self.size(shape), self.is_positive)
 
     def limits(self) -> tuple[float, float]:
-        """Between which free numbers values can be told from the edge of the set."""
+        """The range of unconstrained numbers in which values differ numerically from the boundary of the set."""
         return -math.inf, math.inf
 
     @abc.abstractmethod
     def unconstrain(self, value: np.ndarray) -> np.ndarray:
-        """The free numbers of a value, flat; not finite where the value is not inside."""
+        """The unconstrained numbers of a value, flat; not finite if the value is outside the set."""
 
     @abc.abstractmethod
     def constrain(self, unconstrained: Float[Array, " K"], shape: tuple[int, ...]) -> Any:
-        """The value with these free numbers."""
+        """The value with these unconstrained numbers."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Real(Constraint):
     """Any real number.
 
-    >>> Real().to_free(np.array([1.0, -2.0])).tolist()
+    >>> Real().unconstrain(np.array([1.0, -2.0])).tolist()
     [1.0, -2.0]
     """
 
@@ -61,9 +61,9 @@ class Real(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class Positive(Constraint):
-    """Positive numbers, by their logarithms.
+    """Positive numbers, parametrised by their logarithms.
 
-    >>> float(Positive().from_free(jnp.zeros(1), ()))
+    >>> float(Positive().constrain(jnp.zeros(1), ()))
     1.0
     """
 
@@ -79,9 +79,9 @@ class Positive(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class Between(Constraint):
-    """Numbers strictly between two others, by their log odds.
+    """Numbers strictly between two bounds, parametrised by their log odds.
 
-    >>> float(Between(0.0, 0.5).from_free(jnp.zeros(1), ()))
+    >>> float(Between(0.0, 0.5).constrain(jnp.zeros(1), ()))
     0.25
     """
 
@@ -110,14 +110,14 @@ class Between(Constraint):
 
 @dataclasses.dataclass(frozen=True)
 class Covariance(Constraint):
-    """A variance, a vector of variances, or a positive definite matrix, by the logarithms of its Cholesky pivots.
+    """A variance, a vector of variances, or a positive definite matrix, through its Cholesky factor.
 
-    What is left of the pivot in a row of the Cholesky factor is in units of it: free numbers have no unit, whatever
-    that of the matrix is.
+    Pivots are parametrised by their logarithms. Entries left of the pivot are relative to it, so that unconstrained
+    numbers have no unit.
 
     >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
-    >>> free = Covariance().to_free(matrix)
-    >>> free.shape, bool(np.allclose(Covariance().from_free(free, (2, 2)), matrix))
+    >>> free = Covariance().unconstrain(matrix)
+    >>> free.shape, bool(np.allclose(Covariance().constrain(free, (2, 2)), matrix))
     ((3,), True)
     """
 
@@ -157,9 +157,9 @@ def learned(
 ) -> Any:
     """A field of a kernel, mean or likelihood that `fit` learns; `options` are those of `equinox.field`.
 
-    `constraint` says which values it may have: `Positive()`, `Between(lower, upper)`, `Covariance()`, or `Real()`, the
-    default. With `by_default=False` it is learned only where `parameters` asks for it with `Free()`. `unit` is what it
-    is measured in, where a first guess can be made from the data: "x", "y", "y2" (of a variance), "f2" and the like.
+    `constraint` specifies the allowed values: `Positive()`, `Between(lower, upper)`, `Covariance()`, or `Real()`, the
+    default. With `by_default=False` it is learned only if `parameters` contains `Free()` for it. `unit` is its unit,
+    from which a first guess can be made with the data: "x", "y", "y2" (of a variance), "f2" and the like.
 
     >>> import newtongp as ng
     >>> class Laplace(ng.Likelihood):
@@ -177,5 +177,5 @@ def learned(
 
 
 def never_learned(**options: Any) -> Any:
-    """A field with numbers that are part of a model's structure."""
+    """A field of numbers that are part of a model's structure and are not learned."""
     return eqx.field(metadata={"constraint": None, "learned": False, "unit": None}, **options)

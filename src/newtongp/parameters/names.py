@@ -1,8 +1,8 @@
-"""The hyperparameters of a model by their names, and what a user wants of each: free, fixed, tied, with a prior.
+"""The hyperparameters of a model, by name.
 
 A name is the path to the number, as one would write it in Python: `kernel.lengthscale`, `kernel[1].variance` for the
-second part of a sum or the second latent, `mean.value`, `likelihood.variance`. Any ending of it will do, and stands for
-all parameters that end so.
+second part of a sum or the second latent, `mean.value`, `likelihood.variance`. A name may be shortened to its last
+part, and then refers to all parameters that end in it.
 """
 
 import dataclasses
@@ -23,21 +23,21 @@ _ELIDED = ("parts", "kernels", "base")
 """Fields that a name leaves out: `kernel[0]` is `kernel.parts[0]`."""
 
 
-# Finding them -------------------------------------------------------------------------------------
+# Finding hyperparameters -------------------------------------------------------------------------------------
 
 
 class Parameter(NamedTuple):
-    """One hyperparameter of a model: its name, where it is, its value, and what is declared of it."""
+    """One hyperparameter of a model: its name, path, value and declaration."""
 
     name: str
     path: Path
     value: np.ndarray
     constraint: Constraint
     learned: bool
-    """Whether it is learned unless something else is said."""
+    """Whether it is learned by default."""
     unit: str | None
     declared: bool = True
-    """Whether its class declares it with `newtongp.learned`; if not, it is learned only where `Free` asks for it."""
+    """Whether its class declares it with `newtongp.learned`. If not, it is learned only if `Free` is given for it."""
 
 
 _UNDECLARED = Real(), False, None, False
@@ -46,7 +46,7 @@ _UNDECLARED = Real(), False, None, False
 def hyperparameters(model: Any) -> list[Parameter]:
     """All hyperparameters of a model, a kernel, a mean or a likelihood, with their names.
 
-    Numbers in fields that are not declared with `newtongp.learned` are among them, with `declared` False.
+    Numbers in fields that are not declared with `newtongp.learned` are included, with `declared` False.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF() + ng.kernels.Constant()), ng.likelihoods.Gaussian())
@@ -65,7 +65,7 @@ def _walk(node: Any, path: Path, name: str, inherited: tuple) -> Iterator[Parame
     hidden = _hidden(node)
     for field in dataclasses.fields(node):
         value, declaration = vars(node).get(field.name), field.metadata
-        # What a field holds (a neural network, say) is declared with the field, as far as it declares nothing itself.
+        # A declaration of a field applies to its contents (a neural network, say), unless these have their own.
         declaration_above = inherited
         if "constraint" in declaration:
             declaration_above = declaration["constraint"], declaration["learned"], declaration["unit"], True
@@ -79,7 +79,7 @@ def _visit(value: Any, path: Path, name: str, declaration_above: tuple) -> Itera
         yield from _walk(value, path, name, declaration_above)
     elif isinstance(value, (tuple, list)):
         for index, entry in enumerate(value):
-            # The only part needs no number: `mean.value`, not `mean[0].value`.
+            # A single part needs no index: `mean.value`, not `mean[0].value`.
             yield from _visit(entry, (*path, index), name if len(value) == 1 else f"{name}[{index}]", declaration_above)
     elif _is_real(value):
         yield Parameter(name, path, np.asarray(value, dtype=float), *declaration_above)
@@ -98,17 +98,17 @@ def _longer(name: str, field: str) -> str:
 
 
 def _hidden(node: Any) -> tuple[str, ...]:
-    """Numbers that come with the rows of the data, or that latents stand in for."""
+    """Fields that are given per row of the data, or that are replaced by latents."""
     return tuple(getattr(node, "row_parameters", ()))
 
 
 def look_up(tree: Any, path: Path) -> Any:
-    """What is at this path."""
+    """The value at this path."""
     for step in path:
         tree = tree[step] if isinstance(step, int) else getattr(tree, step)
     return tree
 
 
 def put(tree: Any, path: Path, value: Any) -> Any:
-    """The tree with something else at this path."""
+    """The tree with another value at this path."""
     return eqx.tree_at(lambda whole: look_up(whole, path), tree, value)

@@ -5,8 +5,8 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 
+from ..numerics.small import LOG_2PI
 from ..validation.numbers import parameter
 
 
@@ -23,7 +23,7 @@ class LogNormal(eqx.Module):
     def __call__(self, value):
         """The log density, with respect to the value itself."""
         gap = (jnp.log(value) - jnp.log(self.median)) / self.spread
-        return -0.5 * gap**2 - jnp.log(value * self.spread) - 0.5 * np.log(2.0 * np.pi)
+        return -0.5 * gap**2 - jnp.log(value * self.spread) - 0.5 * LOG_2PI
 
 
 class Normal(eqx.Module):
@@ -39,7 +39,7 @@ class Normal(eqx.Module):
     def __call__(self, value):
         """The log density."""
         gap = (value - self.mean) / self.deviation
-        return -0.5 * gap**2 - jnp.log(self.deviation) - 0.5 * np.log(2.0 * np.pi)
+        return -0.5 * gap**2 - jnp.log(self.deviation) - 0.5 * LOG_2PI
 
 
 class Gamma(eqx.Module):
@@ -59,12 +59,13 @@ class Gamma(eqx.Module):
 
 
 class Plausible(eqx.Module):
-    """Where the data may decide alone: flat between two positive numbers, and falling with the log beyond them.
+    """A weak prior: flat between two positive numbers, and decreasing with the logarithm outside.
 
-    This is the default for what data cannot always decide, such as a lengthscale far larger than the range of x. `fit`
-    keeps it only where the data do not: an optimum beyond the range that has a curvature of its own is not moved.
+    This is the default for parameters that data do not always determine, such as a lengthscale far larger than the
+    range of x. `fit` drops it if the data determine the value: an optimum outside the range that has a curvature of its
+    own is not moved.
 
-    >>> bool(Plausible(0.1, 10.0)(1.0) == 0.0), round(float(Plausible(0.1, 1.0)(np.e)), 6)
+    >>> bool(Plausible(0.1, 10.0)(1.0) == 0.0), round(float(Plausible(0.1, 1.0)(jnp.e)), 6)
     (True, -0.5)
     """
 

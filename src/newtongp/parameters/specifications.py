@@ -1,4 +1,4 @@
-"""What a user wants of a hyperparameter: `Free`, `Fixed` or `Tied`."""
+"""Specifications of hyperparameters: `Free`, `Fixed` or `Tied`."""
 
 from typing import Any
 
@@ -12,11 +12,11 @@ from ..validation.numbers import parameter
 from .constraints import Constraint
 from .names import Parameter
 
-# What a user can say of a parameter --------------------------------------------------------------
+# Specifications --------------------------------------------------------------
 
 
 class Fixed:
-    """Keep the value that the model has.
+    """Keep the model's value.
 
     >>> Fixed()
     Fixed()
@@ -27,10 +27,10 @@ class Fixed:
 
 
 class Free:
-    """Learn the value, within bounds and with a prior density on it where they are given.
+    """Learn the value, optionally within bounds and with a prior density.
 
     `prior` is a distribution such as `LogNormal(median, spread)`, or any function of the value that returns the log of
-    its density (up to a constant) and that JAX can trace. `start` is where to begin, in place of the model's value.
+    its density (up to a constant) and that JAX can trace. `start` replaces the model's value as the starting point.
 
     >>> Free(lower=0.1, upper=10.0)
     Free(lower=0.1, upper=10.0)
@@ -71,13 +71,13 @@ class Tied:
 
 @in_double
 def _check_density(prior: Any, name: str, value: np.ndarray) -> None:
-    """Raise ValueError unless a prior, which may be a user's own function, is the log of a density at this value."""
+    """Raise ValueError unless a prior, which may be a custom function, returns a log density at this value."""
     what = f"the prior of {name}"
     with traced(what):
         found = np.asarray(jax.jit(lambda at: jnp.asarray(prior(at)))(value))
     if found.shape not in ((), value.shape):
         raise ValueError(
-            f"{what} must return one number and not an array of shape {found.shape}: return the log of a density, "
+            f"{what} must return one number, not an array of shape {found.shape}: return the log of a density, "
             "summed over all values"
         )
     if not np.all(found < np.inf):
@@ -98,7 +98,7 @@ def _of_its_shape(value: Any, each: Parameter, what: str) -> np.ndarray:
 
 
 def _inside(start: np.ndarray, lower: Any, upper: Any, constraint: Constraint) -> np.ndarray:
-    """The start, moved to the middle of the bounds where it is not between them."""
+    """The start, or the middle of the bounds if the start is not between them."""
     low = np.full(start.shape, -np.inf) if lower is None else lower
     high = np.full(start.shape, np.inf) if upper is None else upper
     outside = (start <= low) | (start >= high)

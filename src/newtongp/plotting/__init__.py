@@ -1,4 +1,4 @@
-"""Pictures of results. They need matplotlib, which comes with `pip install 'newtongp[plot]'`."""
+"""Plots of results. They need matplotlib, which comes with `pip install 'newtongp[plot]'`."""
 
 from .diagnostics import plot_calibration, plot_convergence
 from .pieces import require_matplotlib

@@ -1,4 +1,4 @@
-"""Pictures of how inference or a fit went, and of how good its predictions are."""
+"""Plots of convergence and calibration."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def plot_convergence(result: Result, axes: Any = None) -> "Figure":
-    """The energy over the steps, and below it how far each was from the end.
+    """Plot the energy over the steps, and below it the distance from convergence.
 
-    That is the residual where the step controls it (methods with fixed points alone, such as power EP), else how much
-    the objective was above its last value. Where hyperparameters were learned, it is the search for them that is shown.
+    The distance is the residual if the step controls it (methods without an objective, such as power EP), otherwise the
+    objective minus its last value. If hyperparameters were learned, the search for them is shown.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -61,18 +61,18 @@ def plot_convergence(result: Result, axes: Any = None) -> "Figure":
 def _distance_from_the_end(result: Result, energy: np.ndarray, objective: np.ndarray) -> tuple[str, np.ndarray]:
     if np.allclose(objective, energy, rtol=1e-12, atol=0.0):
         return "energy above its last value", energy - energy[-1]
-    # A root mean square is no more than the largest, which a log joint density would be by accident only.
+    # The RMS residual is at most the largest residual; a log joint density would be so only by accident.
     if np.all(objective >= 0.0) and objective[-1] <= result.residual * (1.0 + 1e-9):
         return "residual (RMS)", objective
     return "objective above its last value", objective - objective[-1]
 
 
 def plot_calibration(calibration: "Calibration", axes: Any = None, bins: int | None = None) -> "Figure":
-    """A histogram of PIT values and the coverage of central intervals; what `Calibration.plot` draws.
+    """Plot a histogram of PIT values and the coverage of central intervals, as `Calibration.plot` does.
 
-    Where the predictions are right, a bar is in its grey band with probability 95 %, and so is the curve at any one
-    place. A U shape, and a curve below the diagonal, are predictions that are too sure of themselves; a hump, and a
-    curve above it, are ones that are too wide; a slope is bias.
+    If the predictions are correct, a bar is in its grey band with probability 95 %, and so is the curve at any given
+    point. A U shape and a curve below the diagonal indicate overconfident predictions; a hump and a curve above the
+    diagonal indicate predictions that are too wide; a slope indicates bias.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -81,7 +81,7 @@ def plot_calibration(calibration: "Calibration", axes: Any = None, bins: int | N
     """
     require_matplotlib()
     if calibration.rows == 0:
-        raise ValueError("calibration has no rows to draw: none is observed and can be predicted")
+        raise ValueError("calibration has no rows to draw: none is both observed and predictable")
     bins = int(np.clip(np.sqrt(calibration.rows), 4, 20)) if bins is None else bins
     heights = calibration.histogram(bins)
     figure, (left, right) = make_panels(axes, 2, main=2, side_by_side=True)
@@ -112,4 +112,4 @@ def _draw_coverage(ax: "Axes", calibration: "Calibration") -> None:
     ax.plot([0.0, 1.0], [0.0, 1.0], color=DATA, linewidth=1.0, linestyle=(0, (4, 3)))
     ax.plot(nominal, [calibration.covered(level) for level in nominal], color=MEAN, linewidth=1.8, label="coverage")
     ax.plot(list(calibration.coverage), list(calibration.coverage.values()), "o", color=MEAN, markersize=4.5)
-    ax.set(xlabel="probability of the central interval", ylabel="share of rows inside", ylim=(0.0, 1.02))
+    ax.set(xlabel="probability of the central interval", ylabel="fraction of rows inside", ylim=(0.0, 1.02))

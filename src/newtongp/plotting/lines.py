@@ -1,4 +1,4 @@
-"""Pictures over one input: the mean of y with its bands, probabilities, latents."""
+"""Plots over one input: the mean of y with its bands, probabilities, latents."""
 
 import warnings
 from collections.abc import Callable
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.stats import norm
 
-from ..inputs import data as data_room
-from ..likelihoods.base import Likelihood, has_distribution, rows_given, with_row_parameters
+from ..inputs.data import read_inputs
+from ..likelihoods.base import Likelihood, has_distribution, row_parameters_of, rows_given, with_row_parameters
 from ..prediction.predict import Prediction, predict_at
 from ..prediction.rows import AccuracyWarning
 from ..priors.statespace import StateSpaceModel
@@ -36,7 +36,7 @@ _POINTS_ON_A_LINE = 201
 
 
 class _Line(NamedTuple):
-    """Predictions along one input, and how its numbers are to be drawn."""
+    """Predictions along one input, and the coordinates to draw them at."""
 
     grid: np.ndarray
     prediction: Prediction
@@ -46,7 +46,7 @@ class _Line(NamedTuple):
 
 
 def plot_line(result, axes, grid, column: int, latents: bool, levels: list[float], row_parameters) -> "Figure":
-    """Predictions over one column of x, a panel an output, and one for each latent if wanted."""
+    """Predictions over one column of x, one panel per output, and optionally one per latent."""
     line = _line(result, grid, column, row_parameters)
     kind = kind_of(line.likelihood)
     outputs = {"nothing": 0, "bands": line.likelihood.num_outputs}.get(kind, 1)
@@ -79,12 +79,11 @@ def plot_line(result, axes, grid, column: int, latents: bool, levels: list[float
 
 def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]) -> _Line:
     likelihood = result.model.likelihood
-    own = rows_given(likelihood)
-    if grid is None and own and not row_parameters:
-        # Only at the rows of the data is it known what they are.
+    if grid is None and rows_given(likelihood) and not row_parameters:
+        # Row parameters are known only at the rows of the data.
         order = np.argsort(result.data.x[:, column], kind="stable")
         inputs = result.data.x[order]
-        row_parameters = {name: np.asarray(likelihood.row_parameter(name))[order] for name in own}
+        row_parameters = row_parameters_of(likelihood, order)
     else:
         values, others = _read_grid(result, grid, column)
         values, row_parameters = in_order(values, row_parameters)
@@ -101,16 +100,16 @@ def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]
 
 
 def _read_grid(result: Result, grid: Any, column: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where to predict along a column, and a row (1, P) with the values at which the other columns are held."""
+    """The inputs along a column, and a row (1, P) with the fixed values of the other columns."""
     if result.data is None:
-        whole = data_room.read_inputs(grid, result.model, "grid", result.columns)
+        whole = read_inputs(grid, result.model, "grid", result.columns)
         return whole[:, column], whole[:1]
     others = result.data.x[:1]
     if grid is None:
         return _default_grid(result.data.x[:, column], result.model.prior), others
     if others.shape[1] > 1:
         return finite_column(grid, "grid"), others
-    whole = data_room.read_inputs(grid, result.model, "grid", result.columns)
+    whole = read_inputs(grid, result.model, "grid", result.columns)
     if whole.shape[1] > 1:
         raise ValueError(f"grid must have one column, as x has, got shape {whole.shape}")
     return whole[:, 0], others
@@ -146,7 +145,7 @@ def _draw_bands(ax: "Axes", line: _Line, output: int, levels: list[float]) -> No
     if has_quantiles:
         step = "mid" if likelihood.support.integer else None
         with warnings.catch_warnings():
-            # What a picture cannot show.
+            # Values that cannot be drawn.
             warnings.simplefilter("ignore", AccuracyWarning)
             ends = prediction.quantile(tails_of(levels))
         fill_bands(ax, grid, ends, levels, "% of new data", step=step)
@@ -166,7 +165,7 @@ def _draw_probability(ax: "Axes", line: _Line, levels: list[float]) -> None:
 
 
 def _nested(count: int) -> list[int]:
-    """Where the ends of `count` nested intervals, the widest first, are among their ends in rising order."""
+    """The positions of the ends of `count` nested intervals, the widest first, in sorted order."""
     return [position for rank in range(count) for position in (rank, 2 * count - 1 - rank)]
 
 
@@ -185,7 +184,7 @@ def _draw_latent(ax: "Axes", line: _Line, latent: int, levels: list[float]) -> N
 
 
 def _frame(ax: "Axes", line: _Line, legend: bool) -> None:
-    """Room for points at the ends, and a legend above the axes, where it hides nothing."""
+    """Add margins for points at the ends, and a legend above the axes."""
     ends = line.grid[[0, -1]]
     if ends[0] == ends[1]:
         ends = ends + np.array([-0.5, 0.5])
@@ -221,7 +220,7 @@ def _draw_data(ax: "Axes", result: Result, column: int, output: int, kind: str, 
 
 
 def _marker(count: int) -> tuple[float, float]:
-    """Size and opacity of that many points: few are easy to see, many do not hide what is behind."""
+    """Size and opacity for this many points."""
     return float(np.clip(60.0 / np.sqrt(count + 1.0), 1.0, 4.0)), float(np.clip(20.0 / np.sqrt(count + 1.0), 0.2, 0.75))
 
 

@@ -1,4 +1,4 @@
-"""Pictures over two inputs."""
+"""Plots over two inputs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ _POINTS_ON_A_SIDE = 80
 
 
 def plot_map(result: Result, axes, grid, columns: list[int], latents: bool, row_parameters) -> "Figure":
-    """Maps over two columns of x, a panel an output, and one for each latent if wanted."""
+    """Maps over two columns of x, one panel per output, and optionally one per latent."""
     sides = _sides(result, grid, columns)
     inputs = np.repeat(result.data.x[:1], sides[0].size * sides[1].size, axis=0)
     inputs[:, columns] = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
@@ -81,7 +81,7 @@ def _sides(result: Result, grid: Any, columns: list[int]) -> list[np.ndarray]:
 def _map_of_probability(ax: "Axes", sides: list[np.ndarray], values: np.ndarray) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
-    # Paler than the points of the classes, which so stand out.
+    # Paler than the points of the classes, so that these stand out.
     ramp = LinearSegmentedColormap.from_list("classes", ["#7fa9c1", "#f7f4ee", "#de9988"])
     drawn = ax.pcolormesh(*sides, values, cmap=ramp, vmin=0.0, vmax=1.0, shading="gouraud")
     ax.figure.colorbar(drawn, ax=ax, label="P(y = 1)")
@@ -90,11 +90,11 @@ def _map_of_probability(ax: "Axes", sides: list[np.ndarray], values: np.ndarray)
 
 
 def _map_of_classes(ax: "Axes", sides: list[np.ndarray], probabilities: np.ndarray) -> None:
-    """The colours of the classes, mixed as their probabilities are, and lines between the most probable ones."""
+    """The colours of the classes, mixed by their probabilities, and boundaries between the most probable ones."""
     from matplotlib.colors import to_rgb
 
     colours = np.array([to_rgb(class_colour(label)) for label in range(probabilities.shape[-1])])
-    # On the way to white, so that points of the same class stand out.
+    # Paler, so that points of the same class stand out.
     mixed = np.clip(0.35 + 0.65 * probabilities @ colours, 0.0, 1.0)
     ax.pcolormesh(*sides, mixed, rasterized=True)
     for label in range(probabilities.shape[-1] - 1):

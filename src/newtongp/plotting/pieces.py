@@ -1,4 +1,4 @@
-"""What all pictures are made of: colours, panels, bands, and how inputs are read."""
+"""Parts shared by all plots: colours, panels, bands, and reading of inputs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,9 +22,9 @@ _CLASSES = ("#2a6f97", "#c8553d", "#588157", "#7a5195", "#d8973c", "#5f6b6d", "#
 
 
 def require_matplotlib() -> None:
-    """An ImportError that says what to install, where matplotlib is missing."""
+    """Raise an ImportError that says what to install if matplotlib is missing."""
     try:
-        import matplotlib.figure  # noqa: F401 - only to see whether it is there
+        import matplotlib.figure  # noqa: F401 - only to check that it is installed
     except ImportError:
         raise ImportError("plots need matplotlib: pip install 'newtongp[plot]'") from None
 
@@ -35,17 +35,17 @@ def class_colour(label: int) -> str:
 
 
 def clock_of(result: Result) -> Clock | None:
-    """How the model reads time stamps; None if it does not."""
+    """The clock with which the model reads time stamps; None if it does not."""
     return getattr(result.model.prior, "clock", None)
 
 
 def make_panels(axes: Any, count: int, main: int, side_by_side: bool = False) -> tuple["Figure", list["Axes"]]:
-    """So many axes, given or new, of which the first `main` are the larger ones."""
+    """`count` axes, given or new, of which the first `main` are larger."""
     if axes is not None:
         given = list(np.ravel(np.asarray(axes, dtype=object)))
         if len(given) != count or not all(hasattr(ax, "plot") for ax in given):
             raise ValueError(
-                f"axes must be as many matplotlib axes as panels, {count}, got {len(given)}: make them with "
+                f"axes must be one matplotlib axes object per panel, {count}, got {len(given)}: create them with "
                 f"plt.subplots({count}), or leave axes out"
             )
         return given[0].figure, given
@@ -63,7 +63,7 @@ def make_panels(axes: Any, count: int, main: int, side_by_side: bool = False) ->
 
 
 def in_order(grid: np.ndarray, row_parameters: dict[str, Any]) -> tuple[np.ndarray, dict[str, Any]]:
-    """A grid in rising order, and whatever has one entry a point of it in the same."""
+    """A sorted grid, and other arrays with one entry per point in the same order."""
     order = np.argsort(grid, kind="stable")
     moved = {
         name: np.asarray(value)[order] if np.shape(value) == grid.shape else value
@@ -73,7 +73,7 @@ def in_order(grid: np.ndarray, row_parameters: dict[str, Any]) -> tuple[np.ndarr
 
 
 def read_levels(levels: Any) -> list[float]:
-    """Levels of bands, a number or several, checked, the widest first."""
+    """Levels of bands, checked and sorted, the widest first."""
     try:
         given = as_real(levels).ravel()
     except NotRealError:

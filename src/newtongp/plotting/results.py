@@ -1,11 +1,11 @@
-"""What `result.plot` draws."""
+"""The plot of a result."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..inputs import data as data_room
+from ..inputs.data import read_inputs
 from ..results.result import Result
 from ..validation.arguments import flag
 from .lines import plot_line
@@ -25,17 +25,17 @@ def plot_result(
     levels: float | Sequence[float] = (0.5, 0.95),
     **row_parameters: Any,
 ) -> "Figure":
-    """The data and the predictions of y, over one input or as a map over two; what `result.plot` draws.
+    """Plot the data and the predictions of y, over one input or as a map over two; `result.plot` calls this.
 
-    Over one input (time stamps too) there is the predictive mean of y and a band for each of `levels`, between
-    quantiles of y, noise included; for 0 and 1, what is known of the probability of 1; for classes, their
-    probabilities. Over two inputs there is a map of the mean or the probability. Columns of x that never vary are held
-    where they are. `latents=True` adds a panel for every latent.
+    Over one input (including time stamps) it draws the predictive mean of y and a band for each of `levels`, between
+    quantiles of y, including noise; for 0 and 1, the probability of 1 with its uncertainty; for classes, their
+    probabilities. Over two inputs it draws a map of the mean or the probability. Constant columns of x keep their
+    value. `latents=True` adds a panel for every latent.
 
-    `grid` is where to predict: inputs of your own choice, or a pair of vectors for a map; by default the range of the
-    data. `axes` are the matplotlib axes to draw on, as many as panels; without them pyplot makes a figure.
-    `row_parameters` are the likelihood's numbers at the grid, as in `Result.predict`. If the model has one a row and
-    none is given, predictions over one input are at the rows of the data, with their own; a map needs them.
+    `grid` holds the inputs to predict at, or a pair of vectors for a map; the default is the range of the data. `axes`
+    are the matplotlib axes to draw on, one per panel; without them pyplot creates a figure. `row_parameters` are the
+    likelihood's per-row values at the grid, as in `Result.predict`. If the model has some and none are given,
+    predictions over one input are at the rows of the data, with their values; a map needs them.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -47,11 +47,11 @@ def plot_result(
     widest_first, latents = read_levels(levels), flag(latents, "latents")
     if result.data is None:
         if grid is None:
-            raise ValueError("grid is needed where the data was read in chunks: give the inputs to predict at")
-        varying = _varying(data_room.read_inputs(grid, result.model, "grid", result.columns))
+            raise ValueError("grid is needed if the data was read in chunks: give the inputs to predict at")
+        varying = _varying(read_inputs(grid, result.model, "grid", result.columns))
         if len(varying) != 1:
             raise ValueError(
-                f"grid must vary in one column where the data was read in chunks, and it does in {len(varying)}: hold "
+                f"grid must vary in one column if the data was read in chunks, but it varies in {len(varying)}: hold "
                 "the others at one value, or predict with result.predict(...), and plot that"
             )
     else:
@@ -62,11 +62,11 @@ def plot_result(
         return plot_map(result, axes, grid, varying, latents, row_parameters)
     outputs = result.model.likelihood.num_outputs
     raise ValueError(
-        f"plot draws one input, or two with one output, and here are {len(varying)} that vary and {outputs} output(s): "
-        "predict along a line of your own with result.predict(...), and plot that"
+        f"plot draws one input, or two with one output, but {len(varying)} inputs vary, with {outputs} output(s): "
+        "choose a line, predict along it with result.predict(...), and plot that"
     )
 
 
 def _varying(x: np.ndarray) -> list[int]:
-    """The columns with more than one value; a single column is always one to draw over."""
+    """The columns with more than one value; a single column always counts."""
     return [0] if x.shape[1] == 1 else [int(k) for k in np.flatnonzero(np.ptp(x, axis=0) > 0.0)]

@@ -30,19 +30,20 @@ def plot_prediction(
     data_label: str = "data",
     **row_parameters: Any,
 ) -> "Axes":
-    """The data, the predictive mean of y and its central bands, over one input.
+    """Plot the data, the predictive mean of y and its central bands, over one input.
 
-    Bands are between quantiles of y, noise included, so that a share of `levels` of new data is expected in each.
-    Where `grid` goes beyond the data, a line marks the end of the data. `x` and `grid` may be time stamps if the model
-    takes them. `ax` are the axes to draw on; without them pyplot makes a figure. `row_parameters` are the
-    likelihood's numbers a row of `grid`, as in `Result.predict`.
+    Bands are between quantiles of y, including noise, so that each should contain a fraction of new data given by
+    `levels`. If `grid` extends beyond the data, a line marks the end of the data. `x` and `grid` may be time stamps if
+    the model
+    takes them. `ax` are the axes to draw on; without them pyplot creates a figure. `row_parameters` are the
+    likelihood's values per row of `grid`, as in `Result.predict`.
     """
     require_matplotlib()
     inputs = _inputs(x, "x")
     outputs = one_column(y, "y")
     drawn, at, row_parameters = _drawn(result, grid, row_parameters)
     if inputs.shape != outputs.shape:
-        raise ValueError(f"x and y must have as many rows as each other, got {inputs.size} and {outputs.size}")
+        raise ValueError(f"x and y must have the same number of rows, got {inputs.size} and {outputs.size}")
     widest_first = read_levels(levels)
     ax = ax or _new_axes()
 
@@ -66,17 +67,17 @@ def plot_conditional_mean(
     label: str = "E[y | f]",
     **row_parameters: Any,
 ) -> "Axes":
-    """What is known of E[y | f], the rate of counts or the probability of a class: its median and central intervals.
+    """Plot E[y | f], such as the rate of counts or the probability of a class: its median and central intervals.
 
-    Without the noise of y: a share of `levels` is the probability that the curve is in the band at a given input. For
-    likelihoods with one latent, whose mean rises or falls with it. With the data's inputs as `x`, a line marks where
-    `grid` goes beyond them.
+    Bands exclude the noise of y: at a given input, the curve is in a band with the probability in `levels`. This is for
+    likelihoods with one latent and a mean that is monotonic in it. If the data's inputs are given as `x`, a line marks
+    where `grid` extends beyond them.
     """
     require_matplotlib()
     likelihood = result.model.likelihood
     if likelihood.num_latents != 1 or likelihood.num_outputs != 1:
         raise ValueError(
-            f"plot_conditional_mean is for one latent and one output, and {type(likelihood).__name__} has "
+            f"plot_conditional_mean needs one latent and one output, but {type(likelihood).__name__} has "
             f"{likelihood.num_latents} and {likelihood.num_outputs}: plot result.predict(...).latent instead"
         )
     drawn, at, row_parameters = _drawn(result, grid, row_parameters)
@@ -97,7 +98,7 @@ def plot_conditional_mean(
 
 @in_double
 def conditional_means(likelihood: Likelihood, latents: np.ndarray) -> np.ndarray:
-    """E[y | f] for several f a row, (Q, M)."""
+    """E[y | f] for several f per row, (Q, M)."""
 
     def row(likelihood, values):
         return jax.vmap(lambda f: row_mean(likelihood, f[None])[0])(values)
@@ -126,7 +127,7 @@ def _finish(ax: "Axes", grid: np.ndarray) -> None:
 
 
 def _inputs(values: Any, name: str) -> np.ndarray:
-    """One column of numbers, or of time stamps in UTC, which matplotlib knows how to draw."""
+    """One column of numbers, or of time stamps in UTC, as matplotlib draws them."""
     times = read_times(values)
     if times is None:
         return one_column(values, name)
@@ -165,7 +166,7 @@ def _as_column(array: np.ndarray, name: str) -> np.ndarray:
 
 
 def mark_ends_of_data(ax: "Axes", observed: np.ndarray, grid: np.ndarray) -> None:
-    """A dashed line where the grid leaves the data by more than a twentieth of its length, if it has any of them."""
+    """Draw a dashed line where the grid extends beyond the data by more than a twentieth of its length."""
     if observed.size == 0:
         return
     width = grid[-1] - grid[0]

@@ -1,4 +1,4 @@
-"""From q(f) to y: moments, quantiles, densities and draws, by integrals that are accurate for noise of any width."""
+"""Predictions of y from q(f): moments, quantiles, densities and draws, accurate for noise of any width."""
 
 from .predict import Prediction
 

@@ -1,8 +1,8 @@
-"""Many integrals over an interval at once, each on panels as narrow as its integrand asks for.
+"""Adaptive integration of many functions over an interval at once.
 
 On every panel the Gauss-Kronrod rule with 15 nodes is compared with the Gauss rule with 7 of them, and the values at
-its ends with what the others say of them. A panel whose error is too large is halved or, where most of the change is
-between two neighbouring nodes (a step, a narrow peak), cut at those two.
+its ends with their extrapolation from the nodes. A panel with too large an error is halved or, if most of the change is
+between two neighbouring nodes (a step, a narrow peak), cut at these.
 """
 
 from collections.abc import Callable
@@ -63,7 +63,7 @@ def _at_end(nodes: np.ndarray) -> np.ndarray:
 
 _INNER = _mirrored(_HALF_NODES, -1.0)
 _NODES = np.concatenate([[-1.0], _INNER, [1.0]])
-"""The ends of a panel are looked at too: next to them a step would be out of sight."""
+"""The ends of a panel are evaluated too: a step next to them would otherwise be missed."""
 _KRONROD, _GAUSS = (np.pad(_mirrored(half, 1.0), 1) for half in (_HALF_KRONROD, _HALF_GAUSS))
 _UPPER = np.concatenate([[0.0], _at_end(_INNER), [-1.0]])
 _LOWER = _UPPER[::-1]
@@ -71,9 +71,9 @@ _GAP = 1.0 - _INNER[-1]
 
 _MOST_ROUNDS = 60
 _MOST_PANELS = 1000
-"""Panels per integral: what is still not resolved with so many is noise."""
+"""The maximum number of panels per integral; what remains unresolved is noise."""
 _ONE_STEP = 0.5
-"""The share of the change over a panel that two neighbouring nodes must have for it to be cut there."""
+"""A panel is cut between two neighbouring nodes if they account for this fraction of its change."""
 
 
 class Integrals(NamedTuple):
@@ -90,9 +90,9 @@ def integrate(
 ) -> Integrals:
     """∫ function over the interval from the first to the last of `breaks`, for n integrals.
 
-    `function(items, x)` returns the values (len(x), V) of the integrands of these items at x. `breaks` is (n, B), in
-    order, and has the ends of the panels to start with. `allowed(value, magnitude)` is the error (n, V) that a panel
-    may have, given estimates of the integrals and of those of the absolute values.
+    `function(items, x)` returns the values (len(x), V) of the integrands of these items at x. `breaks` is (n, B),
+    sorted, and holds the ends of the initial panels. `allowed(value, magnitude)` is the allowed error (n, V) of a
+    panel, given estimates of the integrals and of the integrals of absolute values.
     """
     count, ends = breaks.shape
     items = np.repeat(np.arange(count), ends - 1)
@@ -110,7 +110,7 @@ def integrate(
             done, done_size, done_error = (np.zeros((count, values.shape[2])) for _ in range(3))
         total = done + _sums(items, found, count)
         tolerance = allowed(total, done_size + _sums(items, size, count))[items]
-        # NaN is no reason to go on.
+        # NaN does not need refinement.
         rough = np.any(error > tolerance, axis=1) & (half > 1e-15 * (1.0 + np.abs(centre)))
         rough &= panels[items] < _MOST_PANELS
         if round_number == _MOST_ROUNDS - 1:
@@ -142,12 +142,12 @@ def _panels(values: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarra
     error = np.where(ratio < 1.0, spread * ratio**1.5, np.maximum(spread, raw))
     ends = sum(np.abs(np.einsum("psv,s->pv", values, weights)) for weights in (_LOWER, _UPPER))
     error = np.maximum(error, _GAP * width * ends)
-    # What is left of a difference of equal numbers is rounding.
+    # Differences of equal numbers are rounding error.
     return width * kronrod, size, np.where(error > 1e-14 * size, error, 0.0)
 
 
 def _cut(items, low, high, x, values, tolerance) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Each panel in two halves, or in three at the two nodes between which most of it changes."""
+    """Split each panel in two halves, or in three at the two nodes with most of the change."""
     change = np.sum(np.abs(np.diff(values, axis=1)) / tolerance[:, None, :], axis=2)
     place = np.argmax(change, axis=1)
     row = np.arange(items.size)
@@ -161,7 +161,7 @@ def _cut(items, low, high, x, values, tolerance) -> tuple[np.ndarray, np.ndarray
     return joined[0][wide], joined[1][wide], joined[2][wide]
 
 
-# Where to begin ---------------------------------------------------------------------------------
+# Initial panels ---------------------------------------------------------------------------------
 
 _SPACING = 0.3
 _ZOOM = np.linspace(0.0, 1.0, 10)[1:-1]
@@ -174,8 +174,8 @@ def locate(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Where in [-reach, reach] each of V functions is largest, (n, V), how far from there it falls by 1, and its value.
 
-    `objectives(items, x)` returns (len(x), V). They are logarithms of what is to be integrated, which a peak shows in
-    from afar, however narrow it is.
+    `objectives(items, x)` returns (len(x), V). They are logarithms of the integrands, in which even a narrow peak is
+    visible from far away.
     """
     most = np.arcsinh(reach)
     grid = np.sinh(np.linspace(-most, most, 2 * int(np.ceil(most / _SPACING)) + 1))
@@ -216,14 +216,14 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def graded(centres: np.ndarray, widths: np.ndarray, standard: np.ndarray) -> np.ndarray:
-    """Ends of panels (n, B) that widen away from each centre (n, V), as far as the `standard` ones reach."""
+    """Ends of panels (n, B) that widen away from each centre (n, V), over the range of the `standard` ones."""
     reach = np.maximum(np.abs(standard[0]), np.abs(standard[-1]))
     narrowest = np.min(widths, initial=reach)
     steps = max(1, int(np.ceil(np.log(2.0 * reach / narrowest) / np.log(_RATIO))))
     growth = 3.0 * _RATIO ** np.arange(steps)
     offsets = np.concatenate([-growth[::-1], [0.0], growth])
     around = centres[:, :, None] + widths[:, :, None] * offsets
-    # Panels wider than these are no finer than the standard ones.
+    # Wider panels would be no finer than the standard ones.
     wide = np.abs(offsets) * widths[:, :, None] > 4.0
     around = np.where(wide, centres[:, :, None], around)
     inside = np.clip(around.reshape(centres.shape[0], -1), standard[0], standard[-1])

@@ -1,30 +1,30 @@
-"""log p(y) of each row, and what else is an expectation over its latents: moments of y, probabilities of classes."""
+"""log p(y) of each row, moments of y, and class probabilities: expectations over the latents."""
 
 import numpy as np
 from scipy import special
 
+from ..numerics.small import LOG_2PI
 from .adaptive import graded, integrate, locate
 from .rows import BLOCK, Rows
 from .tensor import SPACINGS, trapezoid
 
 ACCURACY = 1e-6
-"""The relative error from which on it is spoken of."""
+"""The relative error above which a warning is given."""
 _RELATIVE = 1e-9
-"""The error of a panel for one latent."""
+"""The allowed error of a panel for one latent."""
 _OUTER, _INNER = 1e-7, 2e-8
-"""The error of a panel where there are two latents, each of which multiplies the work of the other."""
+"""The allowed error of a panel for two latents, where the costs multiply."""
 _REACH = 1e6
-"""How far from its mean, in standard deviations, the mass of a latent given y is looked for."""
+"""The range, in standard deviations from its mean, in which the mass of a latent given y is searched."""
 _ENDS = np.array([-_REACH, -12.0, -4.0, -2.0, 0.0, 2.0, 4.0, 12.0, _REACH])
 _NEAR, _NEAR_ENDS = 40.0, np.array([-40.0, -8.0, -2.5, 0.0, 2.5, 8.0, 40.0])
 """The same for each of two."""
-_LOG_ROOT_2PI = 0.5 * np.log(2.0 * np.pi)
 _AGREEMENT = 1e-6
 _FALL = 30.0
-"""By how much the logarithm of an integrand must have fallen at the rim of the nodes."""
+"""The smallest decrease of the log integrand from its peak to the boundary of the nodes."""
 _MOST_NODES = 2**20
 _HOPELESS = 1e-2
-"""Two rules that differ by more are not followed by a finer one, since that would not agree with the second."""
+"""If two rules differ by more than this, no finer one is tried, because it would not agree with the second."""
 _OUTER_SPACING = 0.25
 
 
@@ -48,7 +48,7 @@ def log_densities(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _by_products(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """By product rules, finer and finer; the error is infinite where the last two do not agree."""
+    """Use successively finer product rules; the error is infinite where the last two do not agree."""
     value, error = np.full(rows.count, np.nan), np.full(rows.count, np.inf)
     open_, hopeless = np.arange(rows.count), np.zeros(rows.count, dtype=bool)
     for spacing in SPACINGS:
@@ -60,7 +60,7 @@ def _by_products(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             )
             found = special.logsumexp(terms, axis=1)
             change = np.abs(np.expm1(found - value[part]))
-            # A mass that reaches beyond the nodes is seen at their rim.
+            # Mass beyond the nodes shows at their boundary.
             inside = np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL
             agree = (change <= _AGREEMENT) & inside
             value[part] = found
@@ -73,13 +73,13 @@ def _by_products(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _half_nested(rows: Rows, y: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The outer of two integrals by a fixed rule; the error is infinite where its two halves do not agree."""
+    """Use a fixed rule for the outer integral; the error is infinite where its two halves do not agree."""
     nodes, weights, rim = trapezoid(_OUTER_SPACING, 1)
     log_weights = np.log(weights)
     value, error = _nested(rows, y, np.repeat(row, weights.size), np.tile(nodes, (1, row.size)), log_weights)
     terms = value.reshape(row.size, -1) + log_weights
     found = np.asarray(special.logsumexp(terms, axis=1))
-    # Every second node, and those between them, are rules of their own.
+    # The even and the odd nodes are each a rule.
     one, other = (special.logsumexp(terms[:, k::2], axis=1) - np.log(np.sum(weights[k::2])) for k in (0, 1))
     change = np.abs(np.expm1(one - other))
     inside = np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL
@@ -93,13 +93,13 @@ def _nested(
 ) -> tuple[np.ndarray, np.ndarray]:
     """log E[p(y | g)] over the latents after those at the points `outer` (k, n), of these rows.
 
-    With `log_weights` (S,), every S of them are added up with these weights: those that hardly count in the sum are
-    less accurate, or −∞.
+    With `log_weights` (S,), every S of them are summed with these weights: terms that hardly contribute are less
+    accurate, or −∞.
     """
     last = outer.shape[0] + 1 == rows.nodal
 
     def log_density(items: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """log p with its error where it is an integral itself."""
+        """log p, with its error if it is an integral itself."""
         if not last:
             place = np.concatenate([outer[:, items], z[None, :]])
             return np.stack(_nested(rows, y, row[items], place), axis=1)
@@ -113,12 +113,12 @@ def _nested(
         return found
 
     def objectives(items: np.ndarray, z: np.ndarray) -> np.ndarray:
-        """That of y alone, and with that of z: a narrow peak can be far from where the second is largest."""
+        """The log density of y alone, and with that of z: a narrow peak can be far from the maximum of the second."""
         found = log_density(items, z)[:, 0]
         return np.stack([found, found - 0.5 * z**2], axis=1)
 
     centre, width, height = locate(objectives, row.size, _REACH if rows.nodal == 1 else _NEAR)
-    # Two peaks that are all but one need panels once.
+    # Two peaks that nearly coincide need panels once.
     near = np.abs(centre[:, 0] - centre[:, 1]) < 0.5 * np.min(width, axis=1)
     near &= np.max(width, axis=1) < 2.0 * np.min(width, axis=1)
     centre[near, 0], width[near, 0] = centre[near, 1], width[near, 1]
@@ -144,14 +144,13 @@ def _nested(
     value[counting] = found.value[:, 0]
     error[counting] = found.error[:, 0] + (0.0 if last else found.value[:, 1])
     relative = np.where(value > 0.0, error / np.where(value > 0.0, value, 1.0), 0.0)
-    return top + np.log(value) - _LOG_ROOT_2PI, relative
+    return top + np.log(value) - 0.5 * LOG_2PI, relative
 
 
 def _shares(height: np.ndarray, width: np.ndarray, log_weights: np.ndarray) -> np.ndarray:
-    """At most which share of the sum of every S integrals each has, from the peaks of the integrands; 0 for nothing.
+    """A bound on each integral's share of the sum of S integrals, from the peaks of the integrands.
 
-    An integrand with its peak's height over all of the interval would be more, one that has fallen by 1 at its width
-    is less.
+    The upper estimate assumes the peak's height over the whole interval, the lower one a decrease by 1 at its width.
     """
     peaks = height.reshape(-1, log_weights.size) + log_weights
     least = np.max(peaks + np.log(width.reshape(peaks.shape)) - 1.0, axis=1, keepdims=True)
@@ -181,7 +180,7 @@ def moments(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
             values = np.stack([shift, variance + shift**2], axis=1)
             lost = np.abs(values) > _LARGEST
             held = np.clip(values, -_LARGEST, _LARGEST)
-            # What has overflowed is no more than this: it decides only where it is all that counts.
+            # Overflowed values are capped here: they matter only where they dominate.
             return weight[:, None] * np.concatenate([held, np.where(lost, held, 0.0)], axis=1)
 
         def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:

@@ -12,13 +12,13 @@ from .rows import Rows
 from .tensor import SPACINGS, trapezoid
 
 ACCURACY = 1e-6
-"""The error in probability from which on it is spoken of."""
+"""The error in probability above which a warning is given."""
 _RELATIVE, _ABSOLUTE = 1e-9, 1e-16
-"""The error of a panel for one latent; relative to the smaller of P(Y ≤ y) and P(Y > y)."""
+"""The allowed error of a panel for one latent, relative to the smaller of P(Y ≤ y) and P(Y > y)."""
 _AGREEMENT = 1e-7
-"""The change from one product rule to the next, relative to the same, from which on the second is believed."""
+"""The change between product rules, relative to the same, below which the second is accepted."""
 _OUTER, _INNER = 3e-8, 1e-8
-"""The error of a panel where there are two latents, each of which multiplies the work of the other."""
+"""The allowed error of a panel for two latents, where the costs multiply."""
 _ENDS = np.array([-9.5, -4.0, -2.0, 0.0, 2.0, 4.0, 9.5])
 """Beyond 9.5 standard deviations a normal variable has a probability of 2e-21."""
 _FEW_ENDS = np.array([-7.0, -2.5, 0.0, 2.5, 7.0])
@@ -27,14 +27,14 @@ _MANY_NODES = 4096
 
 
 class Points(NamedTuple):
-    """Outputs of rows and values of theirs, at which P(Y ≤ y) is asked for: three vectors of one length."""
+    """Rows, outputs and values y at which P(Y ≤ y) is evaluated: three vectors of equal length."""
 
     rows: np.ndarray
     outputs: np.ndarray
     y: np.ndarray
 
     def take(self, index: np.ndarray) -> "Points":
-        """Some of them."""
+        """A subset of the points."""
         return Points(self.rows[index], self.outputs[index], self.y[index])
 
 
@@ -68,7 +68,7 @@ def _distribution(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _by_products(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
-    """By product rules, finer and finer; the error is infinite where the last two do not agree."""
+    """Use successively finer product rules; the error is infinite where the last two do not agree."""
     value, error = np.full(points.y.shape, np.nan), np.full(points.y.shape, np.inf)
     open_ = np.arange(points.y.size)
     for spacing in SPACINGS:
@@ -88,7 +88,7 @@ def _by_products(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _half_nested(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
-    """The outer of two integrals by two fixed rules; the error is infinite where they do not agree."""
+    """Use two fixed rules for the outer integral; the error is infinite where they do not agree."""
     found, errors = [], []
     for spacing in SPACINGS[:2]:
         nodes, weights, _ = trapezoid(spacing, 1)
@@ -120,14 +120,14 @@ def _nested(rows: Rows, points: Points, outer: np.ndarray) -> tuple[np.ndarray, 
         if rows.nodal == 1:
             return _RELATIVE * np.minimum(np.abs(value), np.abs(1.0 - value)) + _ABSOLUTE
         wanted = np.full(value.shape, _INNER if last else _OUTER)
-        # The error of the inner integrals need not be known well.
+        # A rough error of the inner integrals is enough.
         wanted[:, 1:] = np.inf
         return wanted
 
     ends = _ENDS if rows.nodal == 1 else _FEW_ENDS
     breaks = np.broadcast_to(ends, (points.y.size, ends.size))
     if last and rows.linear:
-        # The step of the distribution function, or where it comes closest to one.
+        # The step of the distribution function, or its steepest point.
         def closeness(items: np.ndarray, z: np.ndarray) -> np.ndarray:
             asked, place = at(items, z)
             return -0.5 * (rows.standardised(*asked, place)[:, None]) ** 2

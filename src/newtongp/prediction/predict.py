@@ -5,18 +5,17 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.double import in_double, to_host
-from ..inputs import data as data_room
+from ..inputs.data import check_indexes, read_data, read_inputs
 from ..likelihoods import host
 from ..likelihoods.base import (
     Likelihood,
-    row_axes,
+    over_rows,
     row_covariance,
     row_mean,
     row_probabilities,
@@ -47,7 +46,7 @@ class Prediction:
     """The predictive distribution of y at new inputs, in y's own units; `.latent` is that of f.
 
     `mean`, `variance` and `std` have shape (M,), or (M, P) for likelihoods with P outputs (then `covariance`
-    is (M, P, P)). They are computed when first asked for.
+    is (M, P, P)). They are computed on first use.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -92,8 +91,8 @@ class Prediction:
     def quantile(self, p: Any) -> np.ndarray:
         """The smallest y with P(Y ≤ y) ≥ p, for each output by itself; inf where no number is large enough.
 
-        It is accurate to 1e-6 in probability, or a warning says how accurate it is. The shape is that of `mean`, with
-        an axis of len(p) in front for several p.
+        It is accurate to 1e-6 in probability; otherwise a warning states the accuracy. The shape is that of `mean`,
+        with a leading axis of len(p) for several p.
         """
         probabilities = _probabilities(p)
         levels = probabilities.reshape(-1)
@@ -150,8 +149,9 @@ class Prediction:
     def to_frame(self, level: float = 0.95) -> "DataFrame":
         """A pandas DataFrame with one row per new input: `mean`, `std`, the interval's `lower` and `upper`.
 
-        `latent_mean` and `latent_std` are those of f. Several outputs or latents have their numbers in the names, as
-        `mean_0`; classes have columns `probability_0` and so on; what the likelihood does not know is left out.
+        `latent_mean` and `latent_std` are those of f. For several outputs or latents, names include an index, as in
+        `mean_0`; classes have columns `probability_0` and so on. Columns that the likelihood does not provide are left
+        out.
         """
         try:
             import pandas
@@ -189,7 +189,9 @@ class Prediction:
         if not hasattr(self, "_cached_moments"):
             problem = self.likelihood.moments_problem()
             if problem is not None:
-                raise ValueError(f"the mean and covariance of y need those of y given f: {problem}")
+                raise ValueError(
+                    f"the mean and covariance of y need `mean` and `covariance` of the likelihood: {problem}"
+                )
             self._cached_moments = _predictive_moments(self.likelihood, self._cubature, self.latent)
         return self._cached_moments
 
@@ -203,7 +205,7 @@ def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
 
 
 def predict_at(result: Result, x: np.ndarray, **row_parameters: Any) -> Prediction:
-    """Predictions at inputs that have been read: numbers, with their columns in the order of x."""
+    """Predictions at inputs that have already been read: numbers, with columns in the order of x."""
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     return Prediction(likelihood, _latent(result, x), cubature_for(result))
 
@@ -211,11 +213,11 @@ def predict_at(result: Result, x: np.ndarray, **row_parameters: Any) -> Predicti
 @in_double
 def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
     """log E_q[p(y* | f*)] for each row."""
-    data_room.check_indexes(x_new, y_new, ("x_new", "y_new"))
+    check_indexes(x_new, y_new, ("x_new", "y_new"))
     x = new_inputs(result, x_new, row_parameters)
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     model = Model(result.model.prior, likelihood)
-    read = data_room.read_data(x, y_new, model, ("x_new", "y_new"))
+    read = read_data(x, y_new, model, ("x_new", "y_new"))
     values = _log_densities(read.likelihood(likelihood), cubature_for(result), _latent(result, x), read.y)
     return np.where(read.observed, np.asarray(values), np.nan)
 
@@ -282,7 +284,7 @@ def _cavities(marginals: Gaussian, sites: Sites) -> Any:
 
 @in_double
 def one_step_ahead(result: Result) -> np.ndarray:
-    """log E[p(yₙ | fₙ)] under what the rows before predict."""
+    """log E[p(yₙ | fₙ)] under the prediction from the previous rows."""
     latent = to_host(_in_time(result, "one_step_ahead").one_step_ahead())
     likelihood = result.data.likelihood(result.model.likelihood)
     values = _log_densities(likelihood, cubature_for(result), latent, result.data.y)
@@ -358,7 +360,7 @@ def _plus_minus(mean: Any, std: Any) -> str:
 
 @contextlib.contextmanager
 def _explained(name: str | None = None) -> Iterator[None]:
-    """What a likelihood lacks, and shapes that do not fit, are errors of whoever asked for the prediction."""
+    """A context that turns errors about missing methods and shapes into ValueErrors."""
     try:
         yield
     except NotImplementedError as error:
@@ -368,19 +370,19 @@ def _explained(name: str | None = None) -> Iterator[None]:
 
 
 def cubature_for(result: Result) -> Cubature | None:
-    """The rule for several latents: the method's own, unless its one node is no predictive distribution."""
+    """The rule for several latents: the method's own, unless it has only one node."""
     rule = result.method.cubature
     return None if isinstance(rule, PointRule) else rule
 
 
 def _without_negative_weights(rule: Cubature, dimension: int) -> Cubature:
-    """With negative weights a probability may be negative."""
+    """Replace a rule with negative weights, because probabilities might be negative."""
     return QuasiRandom() if has_negative_weights(rule, dimension) else rule
 
 
 def _moment_rule(cubature: Cubature | None, likelihood: Likelihood) -> Cubature:
     rule = moment_rule(likelihood, cubature)
-    # For polynomials it is exact, whatever its weights are.
+    # For polynomials it is exact, whatever its weights.
     exact = cubature is None and likelihood.log_prob_degree is not None
     return rule if exact else _without_negative_weights(rule, likelihood.num_latents)
 
@@ -388,15 +390,15 @@ def _moment_rule(cubature: Cubature | None, likelihood: Likelihood) -> Cubature:
 def new_inputs(
     result: Result, x_new: Any, row_parameters: dict[str, Any] | None = None, name: str = "x_new"
 ) -> np.ndarray:
-    """New inputs, with the columns of those that the model has seen."""
+    """New inputs, with the columns of x."""
     for other, values in (row_parameters or {}).items():
-        data_room.check_indexes(x_new, values, (name, other))
-    x = data_room.read_inputs(x_new, result.model, name, result.columns)
-    # Of data that were read in chunks nothing is kept: their posterior knows the columns.
+        check_indexes(x_new, values, (name, other))
+    x = read_inputs(x_new, result.model, name, result.columns)
+    # Data that were read in chunks are not kept, but the posterior knows the columns.
     columns = x.shape[1] if result.data is None else result.data.x.shape[1]
     if x.shape[1] != columns:
         raise ValueError(
-            f"x and {name} must have as many columns as each other, got {columns} and {x.shape[1]}: give {name} the "
+            f"x and {name} must have the same number of columns, got {columns} and {x.shape[1]}: give {name} the "
             "columns of x, in the same order"
         )
     return x
@@ -408,17 +410,17 @@ def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
     unknown = sorted(set(given) - set(likelihood.row_parameters))
     if unknown:
         known = ", ".join(likelihood.row_parameters) or "none"
-        raise ValueError(f"{type(likelihood).__name__} has no parameter a row called {unknown[0]!r}; it has: {known}")
+        raise ValueError(f"{type(likelihood).__name__} has no row parameter called {unknown[0]!r}; it has: {known}")
     needed = [name for name in rows_given(likelihood) if name not in given]
     if needed:
         raise ValueError(
-            f"the model was given one {needed[0]} a row: pass {needed[0]}= (a number, or one value a new row)"
+            f"the model was given one {needed[0]} per row: pass {needed[0]}= (a number, or one value per new row)"
         )
     there = with_row_parameters(likelihood, **given)
     for name, rows in rows_given(there).items():
         if rows != n:
             raise ValueError(
-                f"{name} must be a number or one value a new row, got {rows} value(s) for {n} row(s) of x_new"
+                f"{name} must be a number or one value per new row, got {rows} value(s) for {n} row(s) of x_new"
             )
     return there
 
@@ -434,16 +436,13 @@ def _draw_latents(result: Result, key: Any, x: np.ndarray, n: int) -> Any:
 
 
 _MANY = 2**14
-"""Rows from which on they are taken in blocks, so that nodes for all of them are never there at once."""
+"""The number of rows from which they are processed in blocks, to limit the memory for nodes."""
 _BLOCK = 2**12
 
 
 def _over_rows(likelihood: Likelihood, function, *rows):
-    axes = row_axes(likelihood)
-    if jax.tree.leaves(rows)[0].shape[0] < _MANY:
-        return jax.vmap(function, in_axes=(axes, *(0 for _ in rows)))(likelihood, *rows)
-    own, shared = eqx.partition(likelihood, jax.tree.map(lambda axis: axis == 0, axes, is_leaf=lambda a: a is None))
-    return jax.lax.map(lambda row: function(eqx.combine(row[0], shared), *row[1]), (own, rows), batch_size=_BLOCK)
+    many = jax.tree.leaves(rows)[0].shape[0] >= _MANY
+    return over_rows(function, likelihood, rows, block=_BLOCK if many else None)
 
 
 _ROWS = 2048
@@ -480,7 +479,7 @@ def _predictive_moments(likelihood, cubature, latent: Gaussian) -> tuple[np.ndar
             mean, variance = (np.broadcast_to(part, latent.mean.shape[:1]) for part in found)
             return mean[:, None], variance[:, None, None]
     mean, covariance = to_host(in_double(_moments_at_nodes)(likelihood, cubature, latent))
-    # The spread around a mean that has overflowed has done so too.
+    # If a mean overflows, so does the spread around it.
     lost = np.isinf(mean)[:, :, None] | np.isinf(mean)[:, None, :]
     return mean, np.where(lost & np.isnan(covariance), np.inf, covariance)
 

@@ -1,8 +1,8 @@
-"""Quantiles of y: where the distribution function of a row reaches p, by a search on that same function.
+"""Quantiles of y, by a search on the distribution function.
 
-The search runs in a coordinate u in which the whole support is within reach, and in which y is close to a standard
-normal variable: the widths of y given f and of the latents, as seen in conditional quantiles, are added up in squares.
-So the first guess is near, and Φ⁻¹(P(Y ≤ y)) nearly a straight line in u.
+The search runs in a coordinate u that covers the whole support, and in which y is close to a standard normal variable:
+the squared widths of y given f and of the latents, from conditional quantiles, are added. The first guess is then
+close, and Φ⁻¹(P(Y ≤ y)) is nearly linear in u.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ _FAR = 300.0
 
 
 def quantiles(rows: Rows, asked: Points) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest y with P(Y ≤ y) ≥ p, where `asked` has p in place of y; and the error of the probabilities."""
+    """The smallest y with P(Y ≤ y) ≥ p, where `asked` holds p instead of y; and the error of the probabilities."""
     p = asked.y
     if rows.nodal == 0:
         mean, variance = rows.normal(asked.rows, np.zeros((0, p.size)))
@@ -43,14 +43,14 @@ class _Chart(NamedTuple):
 
     @property
     def first(self) -> float:
-        """Where y is as small as can be."""
+        """The t of the smallest y."""
         if self.support.integer and np.isfinite(self.support.lower):
             return 0.0
         return -745.0 if np.isfinite(self.support.lower) else -710.0
 
     @property
     def last(self) -> float:
-        """Where y is as large as can be."""
+        """The t of the largest y."""
         if np.isfinite(self.support.upper) and not self.support.integer:
             return 745.0
         return float(np.log(_LARGEST))
@@ -91,7 +91,7 @@ class _Coordinate(NamedTuple):
 
     @property
     def whole_line(self) -> bool:
-        """Whether there is an end to y on neither side."""
+        """Whether y is unbounded on both sides."""
         support = self.chart.support
         return not (np.isfinite(support.lower) or np.isfinite(support.upper) or support.integer)
 
@@ -119,7 +119,7 @@ class _Coordinate(NamedTuple):
         return np.arcsinh(normal) if self.whole_line else normal
 
     def take(self, index) -> "_Coordinate":
-        """That of some of the points."""
+        """The map for a subset of the points."""
         return _Coordinate(self.chart, self.centre[index], self.scale[index])
 
 
@@ -165,10 +165,10 @@ def _conditional(rows: Rows, chart: _Chart, row, output, z, p) -> np.ndarray:
 
 
 class _Search:
-    """A bracket for each quantile, P(Y ≤ y) < p at its lower end and ≥ p at its upper, made smaller until it is done.
+    """A bracket for each quantile: P(Y ≤ y) < p at its lower end and ≥ p at its upper. It is shrunk to convergence.
 
-    A trial is where the straight line through both ends reaches p, in Φ⁻¹ of the probabilities (the Illinois form of
-    regula falsi), or the middle where that has made too little of the bracket.
+    A trial is where the line through both ends reaches p, in Φ⁻¹ of the probabilities (the Illinois form of regula
+    falsi), or the middle if that has shrunk the bracket too little.
     """
 
     def __init__(self, rows: Rows, asked: Points, coordinate: _Coordinate):
@@ -187,7 +187,7 @@ class _Search:
         else:
             self.low_u = (chart.first - coordinate.centre) / coordinate.scale
             self.high_u = (chart.last - coordinate.centre) / coordinate.scale
-        # Φ⁻¹(P(Y ≤ y)) − Φ⁻¹(p) at the ends, NaN where nobody has asked.
+        # Φ⁻¹(P(Y ≤ y)) − Φ⁻¹(p) at the ends, NaN where it was not evaluated.
         self.low_miss, self.high_miss = np.full(p.shape, np.nan), np.full(p.shape, np.nan)
         self.found, self.done = np.full(p.shape, np.nan), np.zeros(p.shape, dtype=bool)
         self.error = np.zeros(p.shape)
@@ -213,7 +213,7 @@ class _Search:
         return self.found, self.error
 
     def _at_the_lower_end(self) -> None:
-        """A probability that y is at its lower end comes before all other numbers."""
+        """Quantiles at the lower end of the support, where y has a positive probability."""
         if self.support.integer or not self.support.lower_included:
             return
         nearest = np.nextafter(self.support.lower, np.inf)
@@ -233,7 +233,7 @@ class _Search:
             below = np.minimum(high - 1.0, np.nextafter(high, -np.inf))
         else:
             above, below = np.nextafter(low, np.inf), np.nextafter(high, -np.inf)
-        # An end that nobody has looked at can be the answer itself.
+        # An end that was not evaluated can be the result itself.
         below = np.where(np.isnan(self.high_miss[index]) & np.isfinite(high), np.where(y >= high, high, below), below)
         return np.clip(y, above, np.maximum(above, below))
 
@@ -247,7 +247,7 @@ class _Search:
         reached = value >= p
         u = np.clip(self.coordinate.take(index).u(y), self.low_u[index], self.high_u[index])
         side = np.where(reached, 1, -1)
-        # An end that stays for a second time counts half (Illinois).
+        # The value at an end that is kept twice is halved (Illinois).
         again = side == self.last_side[index]
         self.last_side[index] = side
         up, down = index[reached], index[~reached]
@@ -260,13 +260,13 @@ class _Search:
         self.slow[index] = np.where(little, self.slow[index] + 1, 0)
 
     def _close(self, index: np.ndarray) -> None:
-        """Nothing left between the ends: the upper one it is, or beyond the largest number."""
+        """No number is left between the ends: the result is the upper end, or infinite."""
         low, high = self.low[index], self.high[index]
         apart = np.nextafter(low, np.inf)
         if self.support.integer:
             apart = np.maximum(apart, low + 1.0)
         closed = (high <= apart) | (low >= _LARGEST) | (high <= -_LARGEST)
-        # The largest number there is may not reach p, and the smallest may.
+        # The largest number may not reach p, and the smallest may.
         answer = np.where(low >= _LARGEST, np.inf, np.where(high <= -_LARGEST, -np.inf, high))
         self.found[index[closed]] = answer[closed]
         self.done[index[closed]] = True
@@ -279,7 +279,7 @@ class _Search:
         known = np.isfinite(a) & np.isfinite(b)
         trial = np.where(known & (self.slow[index] < 3), straight, middle)
         self.slow[index] = np.where(self.slow[index] >= 3, 0, self.slow[index])
-        # With one end only, away from it: as far as the miss says and a little more, then further and further.
+        # With one end only, move away from it: slightly further than linear extrapolation, then ever further.
         lonely = np.isnan(a) | np.isnan(b)
         end = np.where(np.isnan(b), low, high)
         miss = np.where(np.isnan(b), a, b)

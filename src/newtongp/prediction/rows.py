@@ -1,4 +1,4 @@
-"""The rows of a prediction on the host: their latents at standard normal points, and what y is given those."""
+"""The rows of a prediction, on the host: latents at standard normal points, and y given the latents."""
 
 import functools
 import warnings
@@ -27,7 +27,7 @@ from ..numerics.linalg import lower_roots_given
 from ..numerics.small import small_normal_log_density
 
 _CHUNK, BLOCK = 2**12, 2**16
-"""Points per call of a compiled function: two sizes, so that each is compiled twice at most."""
+"""Points per call of a compiled function: two sizes, so that each is compiled at most twice."""
 
 
 class AccuracyWarning(UserWarning):
@@ -35,9 +35,9 @@ class AccuracyWarning(UserWarning):
 
 
 def warn_of_error(what: str, error: float, rows: int, stacklevel: int) -> None:
-    """Say how accurate an integral over the latents is."""
+    """Warn of the accuracy of an integral over the latents."""
     warnings.warn(
-        f"{what} in {rows} row(s) are integrals over the latents that are known to about {error:.1g} only",
+        f"{what} in {rows} row(s) are integrals over the latents with an accuracy of only about {error:.1g}",
         AccuracyWarning,
         stacklevel=stacklevel,
     )
@@ -54,7 +54,7 @@ class Rows:
         linear = tuple(likelihood.linear_latents)
         others = tuple(k for k in range(likelihood.num_latents) if k not in linear)
         if not linear:
-            # Parameters that are latents come last: they change y smoothly, and are best integrated outside.
+            # Latent parameters come last: they change y smoothly, and are best integrated in the outer loop.
             others = others[::-1]
         order = np.asarray(others + linear, dtype=int)
         self._back = np.argsort(order)
@@ -72,7 +72,7 @@ class Rows:
         return self.mean.shape[0]
 
     def some(self, rows: np.ndarray) -> "Rows":
-        """These rows alone."""
+        """A subset of the rows."""
         part = object.__new__(Rows)
         part.__dict__ |= self.__dict__
         part.mean, part.covariance, part.root = self.mean[rows], self.covariance[rows], self.root[rows]
@@ -82,7 +82,7 @@ class Rows:
 
     @functools.cached_property
     def _columns(self) -> tuple[np.ndarray, np.ndarray]:
-        """Means (D, M) and roots (D, D, M), of which rows are soon taken."""
+        """Means (D, M) and roots (D, D, M), laid out for selecting rows."""
         return np.ascontiguousarray(self.mean.T), np.ascontiguousarray(np.moveaxis(self.root, 0, 2))
 
     def at(self, rows: np.ndarray) -> Likelihood:
@@ -105,7 +105,7 @@ class Rows:
         means, roots = self._columns
         f = np.empty((rows.size, means.shape[0]))
         for i, mean in enumerate(means):
-            # By columns: matrices taken row by row would take several times as long.
+            # By columns: batched matrix products would take several times as long.
             column = mean.take(rows)
             for j in range(min(i + 1, self.nodal)):
                 column += roots[i, j].take(rows) * z[j]
@@ -174,7 +174,7 @@ class Rows:
             left = rows.size - start
             size = BLOCK if left >= BLOCK else _CHUNK
             parts = [array[start : start + size] for array in (rows, *arrays)]
-            if left < size:  # filled up with its first point
+            if left < size:  # padded with its first point
                 parts = [np.concatenate([part, np.repeat(part[:1], size - left, axis=0)]) for part in parts]
             answer = _at_points(function, self.at(parts[0]), *parts[1:])
             found.append(jax.tree.map(lambda leaf, n=left: np.asarray(leaf)[:n], answer))

@@ -1,8 +1,8 @@
-"""Integrals over two latents by product trapezoidal rules, where those converge: for all smooth integrands.
+"""Integrals over two latents by product trapezoidal rules, for smooth integrands.
 
-The error of the trapezoidal rule with a normal weight falls exponentially with 1/spacing as long as the integrand has
-no feature narrower than about that. Two spacings that agree are proof enough; where none do, the integral has to be
-nested.
+The error of the trapezoidal rule with a normal weight falls exponentially with 1/spacing, as long as the integrand has
+no feature much narrower than the spacing. The result is accepted if two spacings agree; otherwise nested integrals are
+used.
 """
 
 import functools

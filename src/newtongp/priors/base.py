@@ -15,7 +15,7 @@ from ..numerics.linalg import psd_root
 
 
 class Conditioned(eqx.Module):
-    """q(f) ∝ p(f) ∏ tₙ(fₙ), as far as inference needs it: one marginal a row and three numbers."""
+    """q(f) ∝ p(f) ∏ tₙ(fₙ), as far as inference needs it: one marginal per row and three numbers."""
 
     marginals: Gaussian
     distance: Float[Array, ""]
@@ -28,6 +28,12 @@ class Conditioned(eqx.Module):
 
     Marginals are then those of g.
     """
+
+    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+        """log ∫ p ∏ tₙ: the exponent at its maximum, m, and the determinant that integration leaves."""
+        mean = self.marginals.mean
+        exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
+        return exponent - 0.5 * (self.distance + self.log_det)
 
 
 class Layout(NamedTuple):
@@ -55,14 +61,8 @@ class Workspace(eqx.Module):
         return None
 
     def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
-        """log ∫ p ∏ tₙ, to be differentiated in all that the workspace was made from.
-
-        The exponent at its maximum, m, and the determinant that integration leaves.
-        """
-        conditioned = self.marginals(sites)
-        mean = conditioned.marginals.mean
-        exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
-        return exponent - 0.5 * (conditioned.distance + conditioned.log_det)
+        """log ∫ p ∏ tₙ, to be differentiated in all that the workspace was made from."""
+        return self.marginals(sites).log_normaliser(sites)
 
     @abc.abstractmethod
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
@@ -108,7 +108,7 @@ class Posterior(eqx.Module):
 
 
 def over_pairs(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:
-    """One matrix a latent, of independent latents, as one matrix over (row, latent) pairs."""
+    """One matrix per latent, of independent latents, as one matrix over (row, latent) pairs."""
     latents, rows, columns = gram.shape
     if latents == 1:
         return gram[0]

@@ -54,7 +54,7 @@ def for_latents(prior: Any, count: int) -> Any:
 
 
 def for_columns(prior: Any, count: int) -> Any:
-    """A prior by name with one lengthscale a column of x; any other as it is."""
+    """A prior by name with one lengthscale per column of x; any other as it is."""
     if not getattr(prior, "by_name", False) or count == 1:
         return prior
 

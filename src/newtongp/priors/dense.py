@@ -68,14 +68,14 @@ class GP(Prior):
         positive, negative = jax.vmap(small.signed_roots)(sites.precision)
 
         def of_factors(factors: _Factors):
-            return _mean_and_covariance(workspace, sites, factors), factors.stored()
+            return _conditioned(workspace, sites, factors), factors.stored()
 
-        (weights, shift, covariance, log_det), (factor, lift, overlap, negative_factor) = _by_signature(
+        (conditioned, weights), (factor, lift, overlap, negative_factor) = _by_signature(
             workspace, positive, negative, of_factors
         )
         return DensePosterior(
-            Gaussian(workspace.mean + shift, covariance),
-            _log_normaliser(workspace, sites, shift, log_det),
+            conditioned.marginals,
+            conditioned.log_normaliser(sites),
             self,
             workspace.x,
             weights,
@@ -89,7 +89,7 @@ class GP(Prior):
 
 
 class DenseWorkspace(Workspace):
-    """What depends on the inputs alone: x, the prior mean (N, D) and one gram matrix a latent (D, N, N)."""
+    """What depends on the inputs alone: x, the prior mean (N, D) and one gram matrix per latent (D, N, N)."""
 
     x: Float[Array, "N P"]
     mean: Float[Array, "N D"]
@@ -99,14 +99,13 @@ class DenseWorkspace(Workspace):
         positive, negative = jax.vmap(small.signed_roots)(sites.precision)
 
         def of_factors(factors: _Factors):
-            return _mean_and_covariance(self, sites, factors), factors.proper
+            return _conditioned(self, sites, factors)[0]
 
-        if psd:
-            (weights, shift, covariance, log_det), proper = of_factors(_factorise(self, positive))
-            proper = proper & jnp.all(jax.vmap(_is_rounding)(negative, positive))
-        else:
-            (weights, shift, covariance, log_det), proper = _by_signature(self, positive, negative, of_factors)
-        return Conditioned(Gaussian(self.mean + shift, covariance), jnp.sum(shift * weights), log_det, proper)
+        if not psd:
+            return _by_signature(self, positive, negative, of_factors)
+        found = of_factors(_factorise(self, positive))
+        proper = found.proper & jnp.all(jax.vmap(_is_rounding)(negative, positive))
+        return eqx.tree_at(lambda each: each.proper, found, proper)
 
 
 _ROUNDING = 1e-10
@@ -126,10 +125,11 @@ def _by_signature(workspace: DenseWorkspace, positive, negative, of_factors: Cal
     )
 
 
-def _mean_and_covariance(workspace: DenseWorkspace, sites: Sites, factors: "_Factors"):
-    """α, m − μ, the D × D blocks of C, and log det(I + ΛK)."""
-    weights, shift = _weights(workspace, factors, _tilt(workspace, sites))
-    return weights, shift, factors.variances(workspace), factors.log_det
+def _conditioned(workspace: DenseWorkspace, sites: Sites, factors: "_Factors") -> tuple[Conditioned, Any]:
+    """q(f) at the data, and α = K⁻¹(m − μ)."""
+    weights, shift = _weights(workspace, factors, sites.centred_linear(workspace.mean))
+    marginals = Gaussian(workspace.mean + shift, factors.variances(workspace))
+    return Conditioned(marginals, jnp.sum(shift * weights), factors.log_det, factors.proper), weights
 
 
 # Vectors over all rows and latents are (N, D); flattened, latents run within rows. ---------------
@@ -339,11 +339,6 @@ def _resolvable(workspace: DenseWorkspace, positive: Float[Array, "N D D"]) -> B
     return jnp.all(jnp.sum(positive**2, axis=(1, 2)) * variances < _LARGEST_RATIO)
 
 
-def _tilt(workspace: DenseWorkspace, sites: Sites) -> Float[Array, "N D"]:
-    """λ − Λμ: what the sites ask for beyond the prior mean."""
-    return sites.linear - jnp.einsum("nij,nj->ni", sites.precision, workspace.mean)
-
-
 def _weights(
     workspace: DenseWorkspace, factors: _Factors, centred_linear: Float[Array, "N D"]
 ) -> tuple[Float[Array, "N D"], Float[Array, "N D"]]:
@@ -381,13 +376,6 @@ def _apply_roots(roots: Float[Array, "N D D"], vector: Float[Array, "..."], tran
     if transpose:
         return jnp.einsum("ndr,nd->nr", roots, vector).reshape(-1)
     return jnp.einsum("ndr,nr->nd", roots, vector.reshape(roots.shape[0], -1))
-
-
-def _log_normaliser(workspace, sites, shift, log_det) -> Float[Array, ""]:
-    """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
-    centred_linear = _tilt(workspace, sites)
-    linear = jnp.sum((sites.linear + centred_linear) * workspace.mean)
-    return -0.5 * log_det + 0.5 * linear + 0.5 * jnp.sum(centred_linear * shift)
 
 
 class DensePosterior(Posterior):

@@ -1,12 +1,14 @@
 """Inducing inputs: as they were given, or chosen from the data."""
 
 import functools
+import warnings
 from typing import Any
 
 import jax
 import jax.core
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.cluster.vq import kmeans2
 
 from .._runtime.double import in_double
 from ..kernels import Kernel, diagonal, gram
@@ -21,12 +23,12 @@ _ROUNDS = 20
 
 
 def read_inducing(given: Any, latents: int) -> tuple[Any, ...]:
-    """One (M, P) array for all latents, or one a latent."""
+    """One (M, P) array for all latents, or one per latent."""
     if not _one_a_latent(given, latents):
         return (_read(given, "inducing"),)
     if len(given) != latents:
         raise ValueError(
-            f"inducing must be one array for all latents, or a list with one a latent, got {len(given)} array(s) for "
+            f"inducing must be one array for all latents, or a list with one per latent, got {len(given)} array(s) for "
             f"{latents} latent(s)"
         )
     arrays = tuple(_read(each, f"inducing[{d}]") for d, each in enumerate(given))
@@ -57,7 +59,7 @@ def _read(given: Any, name: str) -> Any:
     array = array[:, None] if array.ndim == 1 else array
     if array.ndim != 2 or array.size == 0:
         raise ValueError(
-            f"{name} must be a number of inducing inputs, or an array with one a row and the columns of x, got "
+            f"{name} must be a number of inducing inputs, or an array with one per row and the columns of x, got "
             f"shape {array.shape}"
         )
     if not np.all(np.isfinite(array)):
@@ -116,29 +118,13 @@ def _pivots(kernel: Kernel, x: Float[Array, "N P"], count: int):
 
 
 def _kmeans(x: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """The centres of clusters of rows, with every column in units of its own spread (Lloyd, from k-means++)."""
+    """The centres of clusters of rows, with every column in units of its own spread."""
     middle, spread = x.mean(axis=0), x.std(axis=0)
     scale = np.where(spread > 0.0, spread, 1.0)
     # From the middle on: squared distances lose their digits where all rows are far from zero.
     scaled = (x - middle) / scale
-    centres = scaled[[rng.integers(scaled.shape[0])]]
-    nearest = _squared_distances(scaled, centres)[:, 0]
-    while centres.shape[0] < count:
-        row = rng.choice(scaled.shape[0], p=nearest / nearest.sum())
-        centres = np.concatenate([centres, scaled[[row]]])
-        nearest = np.minimum(nearest, _squared_distances(scaled, scaled[[row]])[:, 0])
-    for _ in range(_ROUNDS):
-        distances = _squared_distances(scaled, centres)
-        owner = np.argmin(distances, axis=1)
-        sizes = np.bincount(owner, minlength=count)
-        sums = np.stack([np.bincount(owner, column, minlength=count) for column in scaled.T], axis=1)
-        moved = np.where(sizes[:, None] > 0, sums / np.maximum(sizes, 1)[:, None], centres)
-        if np.array_equal(moved, centres):
-            break
-        centres = moved
+    with warnings.catch_warnings():
+        # A centre that no row is nearest to stays where it was: no harm here.
+        warnings.filterwarnings("ignore", message="One of the clusters is empty")
+        centres, _ = kmeans2(scaled, count, iter=_ROUNDS, minit="++", rng=rng)
     return middle + centres * scale
-
-
-def _squared_distances(x: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    squares = np.sum(x**2, axis=1)[:, None] + np.sum(centres**2, axis=1)[None, :]
-    return np.maximum(squares - 2.0 * x @ centres.T, 0.0)

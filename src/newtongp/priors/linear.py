@@ -14,10 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._runtime.double import in_double, on_host
+from .._runtime.double import on_host
 from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
 from ..parameters.constraints import Covariance, Real, learned
+from ..parameters.matrices import checked_covariance
 from ..validation.arguments import whole
 from ..validation.numbers import parameter
 from . import weight_space
@@ -27,8 +28,8 @@ from .base import Conditioned, Posterior, Prior, Workspace
 class LinearModel(Prior):
     """A linear model with Gaussian weights: x is the design matrix, and fₙ = xₙᵀw with w ~ N(mean, prior_covariance).
 
-    `prior_covariance` is a number (the variance of every weight), a vector of variances, one a column of x, or a
-    positive semi-definite matrix; `mean` is a number, a vector, or one vector a latent, zero by default. With
+    `prior_covariance` is a number (the variance of every weight), a vector of variances, one per column of x, or a
+    positive semi-definite matrix; `mean` is a number, a vector, or one vector per latent, zero by default. With
     several latents each has weights of its own, with the same prior covariance. There is no intercept unless x has a
     column of ones.
 
@@ -60,14 +61,14 @@ class LinearModel(Prior):
         self.mean = None if mean is None else parameter(mean, "mean", max_ndim=2)
         if np.ndim(self.mean) == 2 and self.mean.shape[0] != self.latents:
             raise ValueError(
-                f"mean must be a number, one value a weight, or one row a latent, got shape {self.mean.shape} for "
+                f"mean must be a number, one value per weight, or one row per latent, got shape {self.mean.shape} for "
                 f"{self.latents} latent(s)"
             )
         given = self._weights_given()
         if len(set(given.values())) > 1:
             raise ValueError(
                 f"prior_covariance is for {given['prior_covariance']} weight(s), but mean is for {given['mean']}: "
-                "give both one value a column of x"
+                "give both one value per column of x"
             )
 
     def _weights_given(self) -> dict[str, int]:
@@ -84,7 +85,7 @@ class LinearModel(Prior):
             if weights != x.shape[1]:
                 raise ValueError(
                     f"{name} is for {weights} weight(s), but x has {x.shape[1]} column(s): x is the design matrix, "
-                    "with one column a weight"
+                    "with one column per weight"
                 )
 
     memory_remedy: ClassVar[str] = "use fewer columns"
@@ -103,9 +104,10 @@ class LinearModel(Prior):
         half = _times_root_transposed(solved.half, self.prior_covariance)
         mean = self._prior_mean(half.shape[2]) + _times_root_transposed(solved.mean, self.prior_covariance)
         flat = half.reshape(half.shape[0], -1)
+        conditioned = workspace.conditioned(solved)
         return LinearPosterior(
-            Gaussian(workspace.mean + solved.shift, weight_space.covariances(solved.half, workspace.features[None])),
-            weight_space.log_normaliser(workspace.mean, sites, solved),
+            conditioned.marginals,
+            conditioned.log_normaliser(sites),
             Gaussian(mean.reshape(-1), flat.T @ flat),
             half,
         )
@@ -132,31 +134,9 @@ def _covariance(value: Any) -> Any:
     if array.shape[0] != array.shape[1]:
         raise ValueError(
             f"prior_covariance must be a number, a vector or a square matrix, got shape {array.shape}: give one row "
-            "and one column a weight"
+            "and one column per weight"
         )
-    scales = np.sqrt(np.maximum(np.diagonal(array), 0.0))
-    scales = np.where(scales > 0.0, scales, 1.0)
-    scaled = array / scales[:, None] / scales[None, :]
-    if not np.allclose(scaled, scaled.T, rtol=0.0, atol=1e-10):
-        row, column = np.unravel_index(np.argmax(np.abs(scaled - scaled.T)), array.shape)
-        raise ValueError(
-            f"prior_covariance must be symmetric, but entries ({row}, {column}) and ({column}, {row}) are "
-            f"{array[row, column]:g} and {array[column, row]:g}: symmetrise it, as in 0.5 * (S + S.T)"
-        )
-    smallest = _smallest_eigenvalue(0.5 * (scaled + scaled.T))
-    if smallest < -1e-10:
-        raise ValueError(
-            "prior_covariance must be positive semi-definite, but the matrix has a negative eigenvalue "
-            f"({smallest:.2g} as a correlation matrix): check its entries, or give a vector of variances"
-        )
-    return 0.5 * (array + array.T)
-
-
-@in_double
-def _smallest_eigenvalue(matrix: Any) -> float:
-    # A model may also be made inside `jax.jit`, where nothing else would give a number.
-    with jax.ensure_compile_time_eval():
-        return float(small.smallest_eigenvalue(jnp.asarray(matrix)))
+    return checked_covariance(array, "prior_covariance")
 
 
 @jax.custom_jvp
@@ -226,7 +206,10 @@ class LinearWorkspace(Workspace):
     mean: Float[Array, "N D"]
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
-        solved = self.solve(sites)
+        return self.conditioned(self.solve(sites))
+
+    def conditioned(self, solved: weight_space.Solved) -> Conditioned:
+        """q(f) at the data, from the posterior of the weights."""
         covariance = weight_space.covariances(solved.half, self.features[None])
         marginals = Gaussian(self.mean + solved.shift, covariance)
         return Conditioned(marginals, jnp.sum(solved.mean**2), solved.log_det, solved.proper)
@@ -277,6 +260,6 @@ class LinearPosterior(Posterior):
         if x.shape[1] != half.shape[2]:
             raise ValueError(
                 f"design matrices must have as many columns as each other, got {half.shape[2]} and {x.shape[1]}: give "
-                "one column a weight"
+                "one column per weight"
             )
         return half, jnp.asarray(self.weights.mean).reshape(half.shape[1:])

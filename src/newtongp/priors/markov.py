@@ -82,10 +82,6 @@ class MarkovGP(TemporalPrior):
         in_order = np.array_equal(rows, np.arange(count))
         return Layout(_Inputs(times, position, pieces), None if in_order else rows)
 
-    def as_one_piece(self) -> "MarkovGP":
-        """The same prior, run in plain order of time."""
-        return MarkovGP(self.kernel, self.mean, unit=self.clock, pieces=1)
-
     memory_remedy: ClassVar[str] = "use a kernel with fewer states, such as Periodic with fewer harmonics"
 
     def memory(self, x: np.ndarray) -> float:
@@ -99,9 +95,9 @@ class MarkovGP(TemporalPrior):
         return ChainWorkspace(self.mean.means(inputs.times[:, None]), chain, inputs.times, inputs.position)
 
     def condition(self, workspace: ChainWorkspace, sites: Sites) -> "MarkovPosterior":
-        centred_linear = workspace.centred_linear(sites)
+        centred_linear = sites.centred_linear(workspace.mean)
         smoothed, states, spread, lossy = kalman.marginals_and_states(workspace.chain, sites.precision, centred_linear)
-        marginals = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance)
+        conditioned = workspace.conditioned(smoothed)
 
         def in_time(leaf):
             return kalman.to_time(leaf, workspace.chain.pieces)
@@ -110,8 +106,8 @@ class MarkovGP(TemporalPrior):
             in_time, (workspace.times, states, sites.precision, centred_linear)
         )
         return MarkovPosterior(
-            workspace.at_rows(marginals),
-            workspace.log_normaliser_given(sites, smoothed),
+            workspace.at_rows(conditioned.marginals),
+            conditioned.log_normaliser(sites),
             self,
             times,
             states,

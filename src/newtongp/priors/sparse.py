@@ -1,10 +1,10 @@
 """The sparse Gaussian process: f through its values u at M inducing inputs, conditioned in the space of u.
 
-f = g + e with g = μ(x) + K(x, Z) K_ZZ⁻¹ (u − μ(Z)), and an e that is independent of u (`sec:sparse-gp`). Sites act on
-g alone, so that nothing of size M × M is kept for any row. With T the whitening of K_ZZ (TᵀT = K_ZZ⁻¹) the values
+f = g + e with g = μ(x) + K(x, Z) K_ZZ⁻¹ (u − μ(Z)), and e independent of u (`sec:sparse-gp`). Sites act on
+g alone, so no M × M matrix is stored per row. With T the whitening of K_ZZ (TᵀT = K_ZZ⁻¹) the values
 v = T(u − μ(Z)) have prior N(0, I), and g − μ = Ψv for the features Ψ = K(x, Z)Tᵀ: `weight_space.py` does the rest, for
-sites of any sign. Directions in which K_ZZ is no more than rounding are left out of T. That is a sparse GP with
-slightly fewer inducing variables, hence a proper one: no jitter is needed.
+sites of any sign. Directions in which K_ZZ is zero to rounding are left out of T. This gives a valid sparse GP with
+slightly fewer inducing variables, so no jitter is needed.
 """
 
 from typing import Any, ClassVar, NamedTuple
@@ -34,17 +34,17 @@ class SparseGP(Prior):
 
     `kernel` is a kernel, or `kernels.Independent([k1, k2, ...])` for several latents, or a name (see `GP`); `mean` is a
     number or a mean function, zero by default. `inducing` is an array of inducing inputs (M, P), a list of such arrays,
-    one a latent, or a number: then that many are chosen from the data, by `selection="greedy"` (each the row whose f is
-    least known given those before, for each latent's own kernel) or `"kmeans"` (centres of clusters, the same for all),
-    with `seed`. A step costs O(N M² D² + (M D)³) for N rows and D latents.
+    one per latent, or a number: then that many are chosen from the data, by `selection="greedy"` (repeatedly the row
+    whose f has the largest conditional variance, for each latent's own kernel) or `"kmeans"` (cluster centres, the same
+    for all latents), with `seed`. A step costs O(N M² D² + (M D)³) for N rows and D latents.
 
-    `storage="full"` keeps one site a row, N (D + D²) numbers; `storage="tied"` keeps only their product as a function
-    of the inducing variables, (M D)² numbers however many rows there are. That is the same for most methods; power EP
-    then takes the N-th part of it out for every row (stochastic power EP), and methods that remember something of
-    every row cannot be used.
+    `storage="full"` keeps one site per row, N (D + D²) numbers; `storage="tied"` keeps only their product as a function
+    of the inducing variables, (M D)² numbers however many rows there are. Most methods give the same result; power EP
+    then removes the N-th part of the product for every row (stochastic power EP), and methods that keep a state per row
+    cannot be used.
 
-    The posterior has `.inducing`, the inducing inputs of every latent, and `.rank`, how many directions of K(Z, Z)
-    were above rounding and used: inducing inputs may repeat each other, or be far closer than a lengthscale.
+    The posterior has `.inducing`, the inducing inputs of every latent, and `.rank`, the number of directions of K(Z, Z)
+    that exceed rounding and are used: inducing inputs may coincide, or be far closer than a lengthscale.
 
     >>> import numpy as np
     >>> import newtongp as ng
@@ -64,7 +64,7 @@ class SparseGP(Prior):
     seed: int = eqx.field(static=True)
     storage: str = eqx.field(static=True)
     inducing: tuple[Any, ...] | None = learned(Real(), by_default=False)
-    """One array for all latents, or one a latent; None if they are chosen from the data."""
+    """One array for all latents, or one per latent; None if they are chosen from the data."""
 
     def __init__(
         self,
@@ -109,20 +109,22 @@ class SparseGP(Prior):
                 raise ValueError(f"inducing inputs are inputs like those in x: {error}") from None
 
     def with_inducing(self, inducing: tuple[Any, ...]) -> "SparseGP":
-        """The same prior with these inducing inputs, one array for all latents or one a latent."""
+        """The same prior with these inducing inputs, one array for all latents or one per latent."""
         chosen = inducing[:1] if all(each is inducing[0] for each in inducing) else inducing
         return SparseGP(self.kernel, list(chosen), self.mean, self.selection, self.seed, self.storage)
 
     def layout(self, x: np.ndarray) -> Layout:
         if self.storage == "tied":
-            raise ValueError('storage="tied" keeps no sites of single rows, as this needs: use storage="full"')
+            raise ValueError(
+                'this needs the sites of single rows, which storage="tied" does not keep: use storage="full"'
+            )
         sample = self.new_sample()
         if sample is not None:
             sample.see(x)
         return Layout(SparseInputs(x, self.inducing_for(sample)), None)
 
     def new_sample(self) -> inducing_inputs.Sample | None:
-        """What has to see the data before inducing inputs are chosen from it; None where they were given."""
+        """The sampler that needs to see the data before inducing inputs are chosen; None if they were given."""
         return None if self.count is None else inducing_inputs.Sample(self.seed)
 
     def inducing_for(self, sample: inducing_inputs.Sample | None) -> tuple[Any, ...]:
@@ -158,10 +160,10 @@ class SparseGP(Prior):
 
     def condition(self, workspace: "SparseWorkspace", sites: Sites) -> "SparsePosterior":
         solved = workspace.solve(sites)
-        covariance = weight_space.covariances(solved.half, workspace.features, triangular=True)
+        conditioned = workspace.conditioned(solved)
         return SparsePosterior(
-            workspace.marginals_of_f(Gaussian(workspace.mean + solved.shift, covariance)),
-            weight_space.log_normaliser(workspace.mean, sites, solved),
+            workspace.marginals_of_f(conditioned.marginals),
+            conditioned.log_normaliser(sites),
             self,
             workspace.projection,
             solved.mean,
@@ -201,12 +203,12 @@ class Projection(eqx.Module):
 
     @property
     def size(self) -> int:
-        """The largest number of inducing inputs that a latent has."""
+        """The largest number of inducing inputs of any latent."""
         return max(each.shape[0] for each in self.inducing)
 
     @property
     def rank(self) -> Any:
-        """How many directions of each latent's K(Z, Z) are above rounding."""
+        """The number of directions of each latent's K(Z, Z) that exceed rounding."""
         return jnp.stack([jnp.sum(jnp.any(each != 0.0, axis=1)) for each in self.whitening])
 
     def features(self, kernel: Any, x: Float[Array, "N P"]) -> Float[Array, "D N M"]:
@@ -225,7 +227,7 @@ class Projection(eqx.Module):
 
 
 class SparseWorkspace(Workspace):
-    """What depends on the inputs alone: prior mean (N, D), features (D, N, M) and the covariance of e (N, D, D)."""
+    """Quantities that depend only on the inputs: prior mean (N, D), features (D, N, M), covariance of e (N, D, D)."""
 
     mean: Float[Array, "N D"]
     features: Float[Array, "D N M"]
@@ -236,10 +238,12 @@ class SparseWorkspace(Workspace):
         return self.residual
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
-        solved = self.solve(sites)
-        marginals = Gaussian(
-            self.mean + solved.shift, weight_space.covariances(solved.half, self.features, triangular=True)
-        )
+        return self.conditioned(self.solve(sites))
+
+    def conditioned(self, solved: weight_space.Solved) -> Conditioned:
+        """q(g) at the data, from the posterior of the whitened inducing variables."""
+        covariance = weight_space.covariances(solved.half, self.features, triangular=True)
+        marginals = Gaussian(self.mean + solved.shift, covariance)
         return Conditioned(marginals, jnp.sum(solved.mean**2), solved.log_det, solved.proper, self.residual)
 
     def marginals_of_f(self, marginals: Gaussian) -> Gaussian:
@@ -253,11 +257,11 @@ class SparseWorkspace(Workspace):
 class SparsePosterior(Posterior):
     """q(f) of a sparse GP, through its inducing variables.
 
-    `inducing` has the inducing inputs of every latent; `predict(inducing[d])` is what is known of f there.
+    `inducing` has the inducing inputs of every latent; `predict(inducing[d])` is the posterior of f there.
     """
 
     marginals: Gaussian | None
-    """None where rows were not kept."""
+    """None if rows were not kept."""
     log_normaliser: Any
     prior: SparseGP
     projection: Projection
@@ -273,13 +277,8 @@ class SparsePosterior(Posterior):
 
     @property
     def rank(self) -> np.ndarray:
-        """How many directions of each latent's K(Z, Z) are above rounding; the others were left out."""
+        """The number of directions of each latent's K(Z, Z) that exceed rounding; the others were left out."""
         return np.asarray(in_double(lambda: self.projection.rank)())
-
-    @property
-    def jitter(self) -> float:
-        """What was added to the diagonal of K(Z, Z): always nothing, since directions are left out instead (`rank`)."""
-        return 0.0
 
     @on_host
     def predict(self, x: Any) -> Gaussian:
@@ -291,7 +290,7 @@ class SparsePosterior(Posterior):
         held = jax.device_put(self)
         for start in range(0, rows.shape[0], chunk):
             piece = rows[start : start + chunk]
-            # The last piece is filled up, so that one program serves them all.
+            # The last piece is padded, so that one compiled program serves all.
             filled = np.concatenate([piece, np.broadcast_to(piece[-1:], (chunk - len(piece), rows.shape[1]))])
             pieces.append(to_host(_predict(held, filled)))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: rows.shape[0]], *pieces)

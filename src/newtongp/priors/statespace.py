@@ -1,4 +1,4 @@
-"""Linear Gaussian state space models given by their matrices: one state a step, with a transition in between."""
+"""Linear Gaussian state space models given by their matrices: one state per step, with a transition in between."""
 
 import functools
 from typing import Any, ClassVar
@@ -13,23 +13,14 @@ from jaxtyping import Array, Bool, Float
 from .._runtime.double import in_double, to_host
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
-from ..numerics.linalg import smallest_eigenvalue_given
 from ..numerics.rounding import warn_of_lost
 from ..parameters.constraints import Covariance, Real, learned, never_learned
+from ..parameters.matrices import checked_covariance
 from ..validation.numbers import NotRealError, as_real
 from .base import Layout
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
 
 _MOST_STEPS = 10**8
-_GIVEN = (
-    "transition",
-    "noise",
-    "observation",
-    "initial_mean",
-    "initial_covariance",
-    "transition_offset",
-    "observation_offset",
-)
 
 
 class StateSpaceModel(TemporalPrior):
@@ -175,11 +166,6 @@ class StateSpaceModel(TemporalPrior):
         in_order = pieces == 1 and np.array_equal(rows, np.arange(steps.size))
         return Layout(_Steps(positions, moved, position, pieces), None if in_order else rows)
 
-    def as_one_piece(self) -> "StateSpaceModel":
-        """The same prior, run in plain order of time."""
-        given = {name: getattr(self, name) for name in _GIVEN}
-        return StateSpaceModel(**given, pieces=1)
-
     memory_remedy: ClassVar[str] = "number the steps from 0 without large gaps, or use fewer states"
 
     def memory(self, x: np.ndarray) -> float:
@@ -221,11 +207,12 @@ class StateSpaceModel(TemporalPrior):
 
     def condition(self, workspace: ChainWorkspace, sites: Sites) -> "StateSpacePosterior":
         smoothed, _, _, lossy = kalman.marginals_and_states(
-            workspace.chain, sites.precision, workspace.centred_linear(sites)
+            workspace.chain, sites.precision, sites.centred_linear(workspace.mean)
         )
+        conditioned = workspace.conditioned(smoothed)
         return StateSpacePosterior(
-            workspace.at_rows(Gaussian(workspace.mean + smoothed.mean, smoothed.covariance)),
-            workspace.log_normaliser_given(sites, smoothed),
+            workspace.at_rows(conditioned.marginals),
+            conditioned.log_normaliser(sites),
             self,
             workspace.at_rows(workspace.times),
             workspace.at_rows(sites),
@@ -299,7 +286,7 @@ def _marginals_at(
     """The marginals of f, which variances were lost to rounding, and whether square roots keep more digits."""
     workspace = prior.prepare(inputs)
     smoothed, _, _, lossy = kalman.marginals_and_states(
-        workspace.chain, sites.precision, workspace.centred_linear(sites)
+        workspace.chain, sites.precision, sites.centred_linear(workspace.mean)
     )
     found = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance), smoothed.lost
     return *jax.tree.map(lambda leaf: leaf[chosen], found), lossy
@@ -308,7 +295,9 @@ def _marginals_at(
 @jax.jit
 def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
     workspace = prior.prepare(inputs)
-    mean, covariance, kept = kalman.smoothed_states(workspace.chain, sites.precision, workspace.centred_linear(sites))
+    mean, covariance, kept = kalman.smoothed_states(
+        workspace.chain, sites.precision, sites.centred_linear(workspace.mean)
+    )
     return Gaussian((workspace.state_mean + mean)[chosen], covariance[chosen]), kept.lossy
 
 
@@ -317,7 +306,7 @@ def _asked_carefully(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chose
     """What `_marginals_at`, `_states_at` and `_joint_at` give, through square roots."""
     workspace = prior.prepare(inputs)
     chain = workspace.chain
-    posterior = kalman.careful_forward(chain, sites.precision, workspace.centred_linear(sites))
+    posterior = kalman.careful_forward(chain, sites.precision, sites.centred_linear(workspace.mean))
     found = kalman.careful_states(chain, posterior)
     if what == "states":
         return Gaussian((workspace.state_mean + found.state_mean)[chosen], found.state_covariance[chosen])
@@ -336,14 +325,14 @@ def _rows(prior: StateSpaceModel, workspace: ChainWorkspace) -> Any:
 @jax.jit
 def _one_step_ahead(prior: StateSpaceModel, inputs: _Steps, sites: Sites) -> Gaussian:
     workspace = prior.prepare(inputs)
-    mean, covariance = kalman.predicted(workspace.chain, sites.precision, workspace.centred_linear(sites))
+    mean, covariance = kalman.predicted(workspace.chain, sites.precision, sites.centred_linear(workspace.mean))
     return Gaussian((workspace.mean + mean)[inputs.position], covariance[inputs.position])
 
 
 @jax.jit
 def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
     workspace = prior.prepare(inputs)
-    centred_linear = workspace.centred_linear(sites)
+    centred_linear = sites.centred_linear(workspace.mean)
     deviation, covariance, kept = kalman.smoothed_states(workspace.chain, sites.precision, centred_linear)
     chain = kalman.forward(workspace.chain, sites.precision, centred_linear)
     rows = _rows(prior, workspace)
@@ -359,7 +348,7 @@ def _draws_at(
 ) -> Float[Array, "n M D"]:
     workspace = prior.prepare(inputs)
     forward = kalman.careful_forward if carefully else kalman.forward
-    chain = forward(workspace.chain, sites.precision, workspace.centred_linear(sites))
+    chain = forward(workspace.chain, sites.precision, sites.centred_linear(workspace.mean))
     paths = kalman.draw_paths(chain, key, n)[chosen]
     rows = _rows(prior, workspace)[chosen]
     return workspace.mean[chosen][None] + jnp.einsum("mdi,min->nmd", rows, paths)
@@ -385,7 +374,7 @@ def _matrices(value: Any, name: str, vector: bool = False) -> Any:
     if vector and array.ndim == 1:
         array = array[None, :]
     if array.ndim not in (2, 3) or 0 in array.shape:
-        raise ValueError(f"{name} must be a matrix, or one a step, got shape {array.shape}")
+        raise ValueError(f"{name} must be a matrix, or one per step, got shape {array.shape}")
     return array
 
 
@@ -394,15 +383,8 @@ def _covariance(value: Any, name: str, size: int, many: bool = True) -> Any:
     if array.shape[-2:] != (size, size) or (array.ndim == 3 and not many):
         wanted = f"({size}, {size})" + (f" or (K, {size}, {size})" if many else "")
         raise ValueError(f"{name} must have shape {wanted} for {size} state(s), got shape {array.shape}")
-    if isinstance(array, np.ndarray):
-        scale = max(float(np.max(np.abs(array))), 1e-300)
-        if np.max(np.abs(array - np.swapaxes(array, -1, -2))) > 1e-10 * scale:
-            raise ValueError(f"{name} must be symmetric, got {value!r}")
-        smallest = smallest_eigenvalue_given(array)
-        if smallest < -1e-10 * scale:
-            raise ValueError(f"{name} must be positive semi-definite, but has the eigenvalue {smallest:.3g}")
-        array = 0.5 * (array + np.swapaxes(array, -1, -2))
-    return array
+    # Noise of a short step is often a difference of much larger matrices.
+    return checked_covariance(array, name, in_units=False)
 
 
 def _vectors(value: Any, name: str, size: int, many: bool = True) -> Any:

@@ -12,15 +12,12 @@ from jaxtyping import Array, Float
 from .._runtime.double import in_double
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
+from ..validation.arguments import whole
 from .base import Conditioned, Posterior, Prior, Workspace
 
 
 class TemporalPrior(Prior):
     """A prior whose latents are read off a Markov chain of states."""
-
-    @abc.abstractmethod
-    def as_one_piece(self) -> "TemporalPrior":
-        """The same prior, run in plain order of time."""
 
 
 def chain_memory(positions: float, states: int, latents: int) -> float:
@@ -39,13 +36,7 @@ _MOST_PIECES = 2**16
 
 def as_pieces(pieces: Any) -> int | None:
     """In how many pieces a chain is run; None for a choice by speed."""
-    if pieces is None:
-        return None
-    if not isinstance(pieces, (int, np.integer)) or isinstance(pieces, bool) or not 1 <= pieces <= _MOST_PIECES:
-        raise ValueError(
-            f"pieces must be an integer from 1 to {_MOST_PIECES}, or None for a choice by speed, got {pieces!r}"
-        )
-    return int(pieces)
+    return None if pieces is None else whole(pieces, "pieces", 1, _MOST_PIECES, 8, "None for a choice by speed")
 
 
 class TemporalPosterior(Posterior):
@@ -71,30 +62,23 @@ class ChainWorkspace(Workspace):
     """Where each row of the data is."""
     state_mean: Any = None
 
-    def centred_linear(self, sites: Sites) -> Float[Array, "T D"]:
-        """λ − Λμ: what the sites ask for beyond the prior mean."""
-        return sites.linear - jnp.sum(sites.precision * self.mean[:, None, :], axis=-1)
-
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
-        smoothed = kalman.marginals(self.chain, sites.precision, self.centred_linear(sites), psd)
+        return self.conditioned(kalman.marginals(self.chain, sites.precision, sites.centred_linear(self.mean), psd))
+
+    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+        """log ∫ p ∏ tₙ, with a derivative that costs no more than a smoother."""
+        centred_linear = sites.centred_linear(self.mean)
+        linear = jnp.sum((sites.linear + centred_linear) * self.mean)
+        return 0.5 * linear + kalman.log_normaliser(self.chain, sites.precision, centred_linear)
+
+    def conditioned(self, smoothed: kalman.Smoothed) -> Conditioned:
+        """What a smoother found, beside the prior mean."""
         return Conditioned(
             Gaussian(self.mean + smoothed.mean, smoothed.covariance),
             jnp.sum(smoothed.mean * smoothed.weights),
             smoothed.log_det,
             smoothed.proper,
         )
-
-    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
-        """log ∫ p ∏ tₙ, with a derivative that costs no more than a smoother."""
-        centred_linear = self.centred_linear(sites)
-        linear = jnp.sum((sites.linear + centred_linear) * self.mean)
-        return 0.5 * linear + kalman.log_normaliser(self.chain, sites.precision, centred_linear)
-
-    def log_normaliser_given(self, sites: Sites, smoothed: kalman.Smoothed) -> Float[Array, ""]:
-        """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
-        centred_linear = self.centred_linear(sites)
-        linear = jnp.sum((sites.linear + centred_linear) * self.mean)
-        return 0.5 * (linear + jnp.sum(centred_linear * smoothed.mean) - smoothed.log_det)
 
     @in_double
     def refined(self, sites: Sites) -> Gaussian | None:
@@ -136,7 +120,7 @@ def _is_stationary(chain: kalman.Chain) -> bool:
 @jax.jit
 def _refined(workspace: ChainWorkspace, sites: Sites) -> Gaussian:
     """Marginals at all positions, through square roots where those keep more digits."""
-    chain, centred_linear = workspace.chain, workspace.centred_linear(sites)
+    chain, centred_linear = workspace.chain, sites.centred_linear(workspace.mean)
     kept = kalman.marginals_and_states(chain, sites.precision, centred_linear)
 
     def by_roots():

@@ -1,12 +1,12 @@
 """Conditioning in the space of weights: f = μ + Ψv with weights v ~ N(0, I), for linear models and sparse GPs.
 
 The weights have posterior precision B = I + ΨᵀΛΨ. It is positive definite exactly when the posterior is proper,
-whatever the signs of Λ; and log det B = log det(I + ΛK) for the K = ΨΨᵀ that is never formed. Everything is read off
+whatever the signs of Λ, and log det B = log det(I + ΛK) for K = ΨΨᵀ, which is never formed. Everything is computed from
 T = L_B⁻¹, with B⁻¹ = TᵀT, as sums of squares: no variance is a difference.
 
-Features Ψ are (F, N, P): one matrix a latent (F = D), or one for all (F = 1). Vectors over weights are (D, P);
-flattened, the weights of one latent are together. Rows are taken in blocks, so that nothing much larger than the
-features themselves is made.
+Features Ψ are (F, N, P): one matrix per latent (F = D), or one for all (F = 1). Vectors over weights are (D, P);
+flattened, the weights of one latent are contiguous. Rows are processed in blocks, so no array is much larger than the
+features.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from ..numerics.gaussian import Sites
 
 
 class Solved(NamedTuple):
-    """The posterior of the weights, N(mean, TᵀT), and what follows from it at the data."""
+    """The posterior of the weights, N(mean, TᵀT), and quantities at the data."""
 
     inverse: Float[Array, "DP DP"]
     """T, lower triangular."""
@@ -33,42 +33,30 @@ class Solved(NamedTuple):
 
     @property
     def half(self) -> Float[Array, "DP D P"]:
-        """T, with the columns of each latent apart."""
+        """T, with a separate axis for the latents."""
         return self.inverse.reshape(-1, *self.mean.shape)
 
 
 def solve(features: Float[Array, "F N P"], prior_mean: Float[Array, "N D"], sites: Sites) -> Solved:
     """Condition the weights on sites."""
     factor = _factorise(features, sites.precision)
-    mean = _whitened_mean(features, sites.precision, centred_linear(prior_mean, sites), factor.inverse)
+    mean = _whitened_mean(features, sites.precision, sites.centred_linear(prior_mean), factor.inverse)
     return Solved(factor.inverse, mean, times(features, mean), factor.log_det, factor.proper)
-
-
-def centred_linear(prior_mean: Float[Array, "N D"], sites: Sites) -> Float[Array, "N D"]:
-    """λ − Λμ: what the sites ask for beyond the prior mean."""
-    return sites.linear - jnp.einsum("nij,nj->ni", sites.precision, prior_mean)
-
-
-def log_normaliser(prior_mean: Float[Array, "N D"], sites: Sites, solved: Solved) -> Float[Array, ""]:
-    """log ∫ p ∏ tₙ = −½ log det(I + ΛK) + λᵀμ − ½ μᵀΛμ + ½ (λ − Λμ)ᵀ(m − μ)."""
-    centred = centred_linear(prior_mean, sites)
-    linear = jnp.sum((sites.linear + centred) * prior_mean)
-    return -0.5 * solved.log_det + 0.5 * linear + 0.5 * jnp.sum(centred * solved.shift)
 
 
 # Sums and maps over rows, block by block ----------------------------------------------------------
 
 _BLOCK = 2**20
-"""Numbers in a block of rows."""
+"""The size of a block of rows, in numbers."""
 
 
 def block_of(numbers: int) -> int:
-    """How many rows of so many numbers are worth taking at a time."""
+    """The number of rows per block, for rows of this many numbers."""
     return max(256, _BLOCK // max(1, numbers))
 
 
 def _blocks(features: Any, rows: tuple[Any, ...], numbers: int) -> tuple[int, int, Callable]:
-    """The number of whole blocks, how many rows are left, and the block with a number, of some length."""
+    """The number of whole blocks, the number of remaining rows, and a function that selects a block."""
     count = jax.tree.leaves(rows)[0].shape[0] if features is None else features.shape[1]
     size = block_of(numbers)
 
@@ -101,7 +89,7 @@ def sum_over_rows(function: Callable, features: Float[Array, "F N P"], *rows: An
 def map_over_rows(
     function: Callable, features: Float[Array, "F N P"] | None, *rows: Any, numbers: int | None = None
 ) -> Any:
-    """`function(features, *rows)`, with one result a row, block by block; `numbers` a row, where features are None."""
+    """`function(features, *rows)`, with one result per row, by blocks; `numbers` per row, if features are None."""
     if numbers is None:
         assert features is not None
         numbers = features.shape[0] * features.shape[2]
@@ -120,7 +108,7 @@ def _each(features: Float[Array, "F N P"], latents: int) -> list[Float[Array, "N
     return [features[d if features.shape[0] > 1 else 0] for d in range(latents)]
 
 
-# What is done with features -----------------------------------------------------------------------
+# Products with features -----------------------------------------------------------------------
 
 
 def times(features: Float[Array, "F N P"], weights: Float[Array, "D P"]) -> Float[Array, "N D"]:
@@ -131,7 +119,7 @@ def times(features: Float[Array, "F N P"], weights: Float[Array, "D P"]) -> Floa
 
 
 def transposed_times(features: Float[Array, "F N P"], values: Float[Array, "N D"]) -> Float[Array, "D P"]:
-    """Ψᵀ times one value a row and latent."""
+    """Ψᵀ times one value per row and latent."""
     if features.shape[0] == 1:
         return values.T @ features[0]
     return jnp.stack([values[:, d] @ each for d, each in enumerate(features)])
@@ -151,12 +139,12 @@ def gram(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> F
 
 
 _LARGE = 128
-"""Columns from which on part of a product saved is worth several calls."""
+"""The number of columns from which splitting a product saves time."""
 _STRIP = 64
 
 
 def _weighted_square(matrix: Float[Array, "N P"], weights: Float[Array, " N"]) -> Float[Array, "P P"]:
-    """AᵀwA; of a large one the block above the diagonal is that below."""
+    """AᵀwA; for large matrices, the block above the diagonal is copied from below."""
     weighted, size = weights[:, None] * matrix, matrix.shape[1]
     if size < _LARGE:
         return matrix.T @ weighted
@@ -170,8 +158,8 @@ def covariances(
 ) -> Float[Array, "N D D"]:
     """The D × D covariance of every row, Ψₙ halfᵀ half Ψₙᵀ.
 
-    The half is block lower triangular: no row of it that belongs to a latent sees the weights of a later one. If it
-    is triangular within the blocks too, less has to be multiplied.
+    The half is block lower triangular: rows of a latent have no entries for the weights of later ones. If the blocks
+    are triangular too, there is less to multiply.
     """
     return map_over_rows(lambda features: _covariances(half, features, triangular), features)
 
@@ -192,7 +180,7 @@ def _covariances(
 
 
 def _squared_norms(half: Float[Array, "P P"], features: Float[Array, "N P"], triangular: bool) -> Float[Array, " N"]:
-    """|half ψₙ|² of every row; of a large triangular half, without what is zero in strips of it."""
+    """|half ψₙ|² of every row; for a large triangular half, zero blocks are skipped."""
     size = half.shape[1]
     if size < _LARGE or not triangular:
         return jnp.sum((features @ half.T) ** 2, axis=1)
@@ -215,7 +203,7 @@ class _Factor(NamedTuple):
 
 
 _PLAIN = 1e6
-"""Up to this size of B its Cholesky factor loses no more than six digits of sixteen."""
+"""Up to this size of its entries, the Cholesky factor of B loses at most six of sixteen digits."""
 
 
 def _factorise(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> _Factor:
@@ -232,7 +220,7 @@ def _factorise_plainly(matrix: Float[Array, "DP DP"], features: Any, precision: 
 
 
 def factor_of_gram(matrix: Float[Array, "DP DP"]) -> _Factor:
-    """T for ΨᵀΛΨ as it is."""
+    """T from ΨᵀΛΨ."""
     identity = jnp.eye(matrix.shape[0])
     factor = linalg.cholesky(matrix + identity)
     return _inverted(factor, identity, linalg.log_det_from_cholesky(factor))
@@ -241,12 +229,12 @@ def factor_of_gram(matrix: Float[Array, "DP DP"]) -> _Factor:
 def _factorise_twice(
     matrix: Float[Array, "DP DP"], features: Float[Array, "F N P"], precision: Float[Array, "N D D"]
 ) -> _Factor:
-    """A first factor of B, and a second of what it leaves of B.
+    """Factorise B in two steps, for very precise sites.
 
-    With very precise sites B is large in some directions and I in others, which its sum forgets: they come back
-    in T₁BT₁ᵀ = T₁T₁ᵀ + (ΨT₁ᵀ)ᵀΛ(ΨT₁ᵀ), near I, with nothing large in it. Any T₁ gives the same B⁻¹: it is of the
-    positive part of Λ so that it always exists, lifted by rounding's size, and a constant to derivatives. Λ is taken by
-    its roots: in the product with a Λ that is singular, rounding would bring back what it does not have.
+    B is then large in some directions and I in others, and the latter are lost in the sum. They are recovered from
+    T₁BT₁ᵀ = T₁T₁ᵀ + (ΨT₁ᵀ)ᵀΛ(ΨT₁ᵀ), which is near I and has no large entries. Any T₁ gives the same B⁻¹. It is computed
+    from the positive part of Λ, so that it always exists, raised by the size of rounding, and held constant in
+    derivatives. Products with Λ use its roots: with a singular Λ itself, rounding would add spurious eigenvalues.
     """
     fixed_features, fixed_precision = jax.lax.stop_gradient((features, precision))
     rough = sum_over_rows(gram, fixed_features, jax.vmap(small.project_psd)(fixed_precision))
@@ -268,7 +256,7 @@ def _factorise_twice(
 
 
 def _seen(roots: Float[Array, "N D D"], rows: Float[Array, "N D P"]) -> Float[Array, "ND P"]:
-    """Rᵀ rows, of all sites."""
+    """Rᵀ times the rows, for all sites."""
     return jnp.einsum("ndk,nda->nka", roots, rows).reshape(-1, rows.shape[2])
 
 
@@ -282,10 +270,10 @@ def _whitened_mean(
     centred: Float[Array, "N D"],
     inverse: Float[Array, "DP DP"],
 ) -> Float[Array, "D P"]:
-    """B⁻¹Ψᵀ(λ − Λμ), refined.
+    """B⁻¹Ψᵀ(λ − Λμ), with one step of iterative refinement.
 
-    The tilt is of the size of Λ, and so are the errors of B⁻¹Ψᵀ times it. What is left of it, λ − Λm, is not:
-    B⁻¹ times the residual Ψᵀ(λ − Λm) − v takes them out again.
+    λ − Λμ is of the size of Λ, and so are the errors of B⁻¹Ψᵀ times it. λ − Λm is not: adding B⁻¹ times the residual
+    Ψᵀ(λ − Λm) − v removes these errors.
     """
 
     def solve(right: Float[Array, "D P"]) -> Float[Array, "D P"]:

@@ -1,4 +1,4 @@
-"""What `fit` found: a result of inference, with the hyperparameters that were learned for it."""
+"""The result of `fit`: a result of inference, with the learned hyperparameters."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 class FitResult(Result):
     """A `Result` with learned hyperparameters: `model` holds them.
 
-    `status` says how the search for them ended, `inference_status` how inference did with them. `learned` are the
-    values of what was learned by name, `standard_errors` approximate ones from the curvature of the energy (infinite
-    for what the data do not determine), and `fit_history` the lowest energy after each iteration of the search (with
-    `penalty`, minus the log prior density of the values, in it). `tied` says which parameters share the value of
-    another, `redundant` which variances were not learned because only their product with another is determined, and
-    `notes` what else was not learned and why. `covariance` and `joint_covariance` say how surely values are known
-    together, `undetermined` names those that only a weak prior holds, and `summary()` shows all of it.
+    `status` says how the search ended, and `inference_status` how inference with the learned values ended. `learned`
+    holds the learned values by name, `standard_errors` their approximate standard errors from the curvature of the
+    energy (infinite for values that the data do not determine), and `fit_history` the lowest energy after each
+    iteration of the search (including `penalty`, minus the log prior density of the values). `tied` maps parameters to
+    those whose value they share, `redundant` lists variances that were not learned because only their product with
+    another is determined, and `notes` lists what else was not learned and why. `covariance` and `joint_covariance` are
+    joint covariances, `undetermined` names values that only a weak prior determines, and `summary()` shows all of this.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian())

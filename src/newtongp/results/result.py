@@ -1,4 +1,4 @@
-"""How inference ended, in words, and everything it found."""
+"""The result of inference, and the error that is raised if it breaks down."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ else:
 
 
 class InferenceError(RuntimeError):
-    """Inference broke down. `result` has the last good step."""
+    """Inference broke down. `result` holds the last good step."""
 
     def __init__(self, result: "Result", detail: str | None = None):
         no_start = result.steps == 0 and result.status is not Status.BOUNDED_SUPPORT
@@ -31,7 +31,7 @@ class InferenceError(RuntimeError):
 
 _NO_START = (
     "Inference could not start: the likelihood is not finite anywhere near the prior mean. Check the scale of the data "
-    "against the prior's mean and variance, or start where log p(y | f) is finite: "
+    "against the prior's mean and variance, or start at values where log p(y | f) is finite: "
     "sites=Sites(100 * f0, Sites.constant(N, D, 100).precision) holds N rows of D latents at f0 (N, D)."
 )
 
@@ -40,7 +40,7 @@ _SETTLED = 1e-3
 
 
 class History:
-    """One entry a step: the energy, what the step controls, and the step size."""
+    """One entry per step: the energy, the quantity that the step controls, and the step size."""
 
     def __init__(self, energy: np.ndarray, objective: np.ndarray, step_size: np.ndarray):
         self.energy = energy
@@ -55,13 +55,13 @@ class History:
 
 
 class Result(ResultMethods):
-    """What inference found: q(f), its energy, how it got there, and predictions from it.
+    """The result of inference: q(f), its energy, status and history, and predictions from it.
 
-    `sites` and `marginals` have one entry a row of the data, as have `site_marginals`, those of what the sites act on:
-    f itself, but for a `SparseGP` its projection on the inducing variables. Where nothing of single rows was kept (a
-    `SparseGP` with `storage="tied"`) they are None, and so is `data` where it was read in chunks. `columns` has the
-    names of the columns of x, where it was a data frame: new inputs that are one are matched with it by name, others
-    by position.
+    `sites` and `marginals` have one entry per row of the data. So does `site_marginals`, the marginals of the variable
+    on which the sites act: f itself, or for a `SparseGP` its projection on the inducing variables. They are None if no
+    single rows were kept (a `SparseGP` with `storage="tied"`), and `data` is None if it was read in chunks. `columns`
+    holds the names of the columns of x, if it was a data frame: new data frames are matched by name, other inputs by
+    position.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -91,7 +91,7 @@ class Result(ResultMethods):
     ):
         self.model = model
         self.method = method
-        # None is for results of batches only, which say so: types are those of all others.
+        # Only results of minibatches have None here; the types describe all others.
         self.data: Data = data
         self.status = status
         self.energy = energy
@@ -114,12 +114,12 @@ class Result(ResultMethods):
     def settled(self) -> bool:
         """Whether the sites are at their fixed point: inference converged, or its residual is at most 1e-3.
 
-        Only then is a cavity, the posterior without the site of a row, the posterior without the row.
+        Only then is a cavity, the posterior without the site of a row, equal to the posterior without the row.
         """
         status = getattr(self, "inference_status", self.status)
         return status.ok or (not status.failed and self.residual <= _SETTLED)
 
     @functools.cached_property
     def posterior(self) -> Posterior:
-        """q(f): marginals at the data in the order of its rows, and what is needed to predict anywhere."""
+        """q(f): marginals at the data, in the order of its rows, and everything needed for prediction."""
         return self._condition()

@@ -1,13 +1,13 @@
-"""How inference ended: every ending has a name and a sentence."""
+"""How inference ended: a name and a sentence for each case."""
 
 import enum
 
 
 class Status(enum.IntEnum):
-    """How inference ended. Every ending has a name and a sentence; printed, it shows both.
+    """How inference ended: a name and a sentence, both of which are printed.
 
     >>> print(Status.SINGLE_PASS)
-    SINGLE_PASS: One sweep forward and one back, ...
+    SINGLE_PASS: One forward and one backward sweep, ...
     >>> Status.CONVERGED.ok
     True
     >>> "step" in Status.MAX_STEPS.sentence
@@ -39,7 +39,7 @@ class Status(enum.IntEnum):
 
     @property
     def failed(self) -> bool:
-        """Whether the run broke down, so that only its last good step is left."""
+        """Whether the run broke down, so that only its last good step is available."""
         return self in (
             Status.IMPROPER_POSTERIOR,
             Status.IMPROPER_CAVITY,
@@ -55,25 +55,24 @@ class Status(enum.IntEnum):
 
 _SENTENCES = {
     Status.RUNNING: "Inference has not ended yet.",
-    Status.CONVERGED: "Converged to within the tolerance: no update would still move the result by more.",
+    Status.CONVERGED: "Converged: no further update would change the result by more than the tolerance.",
     Status.MAX_STEPS: (
-        "The number of steps ran out before convergence: raise max_steps, or continue with infer(..., "
+        "The maximum number of steps was reached before convergence: raise max_steps, or continue with infer(..., "
         "sites=result.sites) or, after a fit, with fit(result.model, ...)."
     ),
     Status.SINGLE_PASS: (
-        "One sweep forward and one back, each row expanded around what the rows before it predict. For the fixed "
-        "point, try infer(..., sites=result.sites)."
+        "One forward and one backward sweep, with each row expanded around the prediction from the rows before it. For "
+        "the fixed point, use infer(..., sites=result.sites)."
     ),
-    Status.INTERRUPTED: (
-        "It was interrupted, and the best that had been found until then is kept. To go on, try fit with result.model."
-    ),
+    Status.INTERRUPTED: ("Interrupted: the best result so far is returned. Continue with fit(result.model, ...)."),
     Status.STEP_TOO_SMALL: (
-        "No step, however short, was acceptable. With a small residual the answer is as good as rounding and "
-        "cubature allow; with a large one try a cubature with more nodes, a smaller power, or another method."
+        "No step, however short, was accepted. With a small residual the result is as accurate as rounding and "
+        "cubature allow; with a large residual, try a cubature with more nodes, a smaller power, or another method."
     ),
     Status.STALLED: (
-        "The steps do not come to rest: the residual has not fallen for a hundred of them. For power EP try "
-        "step=DoubleLoop(), slow but sure; else a smaller power, a cubature with more nodes, or another method."
+        "The steps do not converge: the residual has not fallen for a hundred steps. For power EP try "
+        "step=DoubleLoop(), which is slow but reliable; otherwise try a smaller power, a cubature with more nodes, "
+        "or another method."
     ),
     Status.IMPROPER_POSTERIOR: (
         "A step led to a posterior that is not a distribution; the last good step was kept. Use the default "
@@ -96,8 +95,8 @@ _SENTENCES = {
 
 
 class ConvergenceWarning(UserWarning):
-    """Inference ended with a usable answer that is not a fixed point."""
+    """Inference ended with a usable result that is not a fixed point."""
 
 
 class FitWarning(UserWarning):
-    """What `fit` has learned, or has not, deserves a second look."""
+    """A result of `fit` that deserves a second look."""

@@ -1,27 +1,28 @@
-"""How inference and the search for hyperparameters ended, in words."""
+"""Sentences on how inference and the search for hyperparameters ended."""
 
 from .fit_result import FitResult
 from .result import Result
 from .status import Status
 
 SEARCHES = {
-    Status.CONVERGED: "The search converged: no hyperparameter can be moved to lower the energy any further.",
+    Status.CONVERGED: "The search converged: no change of the hyperparameters lowers the energy further.",
     Status.MAX_STEPS: (
-        "The search for hyperparameters ran out of iterations before it converged: raise max_steps, or go on with "
+        "The search for hyperparameters reached max_steps before it converged: raise max_steps, or continue with "
         "fit(result.model, ...)."
     ),
     Status.STEP_TOO_SMALL: (
         "The search for hyperparameters got stuck before it converged: energies and gradients disagree. If inference "
         "did not converge on the way, raise inference_steps, or use a cubature with more nodes or another method. If a "
-        "noise variance is many orders of magnitude below that of f, rounding decides: fix it, or give it a lower "
+        "noise variance is many orders of magnitude below that of f, rounding dominates: fix it, or give it a lower "
         "bound. Otherwise try restarts."
     ),
     Status.NON_FINITE: (
-        "The search for hyperparameters could not start where it was to: the best that was seen is kept. Give "
+        "The search for hyperparameters could not begin at its start: the best point so far is returned. Give "
         "Free(start=...) to the parameters that matter, or try restarts."
     ),
     Status.INTERRUPTED: (
-        "The search for hyperparameters was interrupted: the best that was seen is kept. Go on with fit(result.model, "
+        "The search for hyperparameters was interrupted: the best point so far is returned. Continue with "
+        "fit(result.model, "
         "...), or use checkpoint."
     ),
 }
@@ -33,13 +34,13 @@ def in_words(status: str) -> str:
 
 
 def inference_status(result: Result) -> Status:
-    """How inference ended, whatever became of a search for hyperparameters."""
+    """How inference ended, regardless of the search for hyperparameters."""
     return result.inference_status if isinstance(result, FitResult) else result.status
 
 
 def inference_sentence(result: Result) -> str:
-    """How inference ended, and what to do about it: within a fit, the number of its steps has a name of its own."""
+    """How inference ended, and what to do. Within a fit, its number of steps is called inference_steps."""
     status = inference_status(result)
     if isinstance(result, FitResult) and status is Status.MAX_STEPS:
-        return "Inference with the learned hyperparameters ran out of steps: raise inference_steps."
+        return "Inference with the learned hyperparameters reached the maximum number of steps: raise inference_steps."
     return status.sentence

@@ -1,8 +1,8 @@
 """Results in files: `save` and `load`, and trees of arrays and objects in general.
 
 The parts: `container.py` (bytes), `trees.py` (JSON and arrays), `records.py` (objects and their fields), `registry.py`
-(which classes), `constructing.py` (fields through constructors), `fields.py` and `checks.py` (types, and what
-constructors do not check), `kept_results.py` (results themselves).
+(which classes), `constructing.py` (objects through constructors), `fields.py` and `checks.py` (types, and checks that
+constructors do not make), `saved_results.py` (results themselves).
 """
 
 from collections.abc import Iterable
@@ -17,18 +17,18 @@ __all__ = ["FileFormatError", "decode", "encode", "load", "read_file", "save", "
 
 
 def save(result: Result, path: Any) -> None:
-    """Write a result to a file, in one go: see `Result.save`."""
+    """Save a result in a file: see `Result.save`."""
     if not isinstance(result, Result):
-        raise ValueError(f"result must be what infer returns, got {type(result).__name__}")
+        raise ValueError(f"result must be a Result, as infer returns, got {type(result).__name__}")
     write_file(path, "result", result)
 
 
 def load(path: Any, classes: Iterable[Any] = ()) -> Any:
-    """The result that `result.save(path)` wrote, with its model, ready to predict.
+    """Load a result that `result.save(path)` wrote, with its model.
 
-    `classes` are classes of your own that the model is made of, such as a likelihood, and functions of your own that
-    serve as means: a file holds their names only. No code is ever loaded from a file, so those of others are safe to
-    open. `newtongp.storage.FileFormatError`, a ValueError, says what is wrong with a file that cannot be loaded.
+    `classes` lists the custom classes in the model, such as a likelihood, and custom functions that are used as means:
+    a file holds only their names. No code is ever loaded from a file, so untrusted files are safe to open. If a file
+    cannot be loaded, `newtongp.storage.FileFormatError`, a ValueError, says why.
 
     >>> import pathlib, tempfile
     >>> import newtongp as ng
@@ -42,5 +42,5 @@ def load(path: Any, classes: Iterable[Any] = ()) -> Any:
     """
     found = read_file(path, "result", classes)
     if not isinstance(found, Result):
-        raise FileFormatError(f"{name_of(path)!r} cannot be loaded: it is no result, but {short(found)}")
+        raise FileFormatError(f"{name_of(path)!r} cannot be loaded: it is not a result, but {short(found)}")
     return found

@@ -1,4 +1,4 @@
-"""What must hold of objects whose constructors check nothing, since they are made by inference alone."""
+"""Checks of objects whose constructors check nothing, because only inference creates them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from .fields import is_finite
 
 
 def _is_array(value: Any, kind: str, *shape: int | None) -> bool:
-    """Whether this is an array of that kind and shape, with None for sides of any length."""
+    """Whether this is an array of that kind and shape, with None for any length."""
     if not isinstance(value, np.ndarray) or value.dtype.kind != kind or value.ndim != len(shape):
         return False
     return all(side in (None, length) for side, length in zip(shape, value.shape, strict=True))
@@ -30,7 +30,7 @@ def _check_data(data: Data) -> None:
     require(_is_array(data.x, "f", None, None) and data.x.shape[0] > 0, "x must be a matrix with one row per datum")
     rows = data.x.shape[0]
     require(_is_array(data.y, "f", rows, None), f"y must be a matrix with {rows} row(s)")
-    require(_is_array(data.observed, "b", rows), f"observed must have {rows} truth value(s)")
+    require(_is_array(data.observed, "b", rows), f"observed must have {rows} boolean(s)")
     require(data.seen is None or _is_array(data.seen, "b", *data.y.shape), "seen must be like y")
     require(is_finite(data.x) and is_finite(data.y), "x and y must be finite")
 
@@ -57,7 +57,7 @@ def _check_sparse_posterior(posterior: SparsePosterior) -> None:
     require(is_finite(posterior.whitened_mean) and is_finite(posterior.half), "whitened moments must be finite")
 
 
-# What no constructor looks at. By now all types are right.
+# Checks that no constructor makes. Types have been checked before.
 CHECKS: dict[type, Callable[[Any], Any]] = {
     Data: _check_data,
     Gaussian: lambda it: _check_moments(it.mean, it.covariance),

@@ -1,4 +1,4 @@
-"""Objects from their fields, through their own constructors: what those refuse is refused here."""
+"""Objects from their fields, through their own constructors and checks."""
 
 import functools
 import inspect
@@ -28,16 +28,16 @@ _RENAMED: dict[type, dict[str, str]] = {
     MultivariateGaussian: {"noise": "covariance"},
     RegressionNetwork: {"noise": "covariance"},
 }
-"""Fields that constructors take under another name."""
+"""Fields whose constructor argument has another name."""
 
 
 def construct(cls: Any, values: dict[str, Any]) -> Any:
-    """What the constructor makes of these fields; an error of its own, or ValueError, if it would not make them."""
+    """The object that the constructor creates; its own error, or ValueError, if its fields would differ."""
     return in_double(_SPECIAL.get(cls, functools.partial(_plain, cls)))(values)
 
 
 def _plain(cls: Any, values: dict[str, Any]) -> Any:
-    """Fields that the constructor takes are its to check; those that it derives must be what it derives."""
+    """Call the constructor with its arguments; derived fields must equal the values that it derives."""
     renamed = _RENAMED.get(cls, {})
     arguments = {renamed.get(name, name): value for name, value in values.items()}
     signature = inspect.signature(cls.__init__).parameters
@@ -50,20 +50,20 @@ def _plain(cls: Any, values: dict[str, Any]) -> Any:
 
 
 def _as_given(name: str, value: Any, hint: Any) -> Any:
-    """A field as a constructor would be given it."""
+    """A field in the form of a constructor argument."""
     if name == "lapse" and value is None:
-        return 0.0  # kept as None, since there is nothing to learn
+        return 0.0  # stored as None, because there is nothing to learn
     wants_float = float in (hint, *typing.get_args(hint))
     return value.item() if wants_float and isinstance(value, np.ndarray) and value.ndim == 0 else value
 
 
 def _require_derived(made: Any, values: dict[str, Any]) -> None:
     for name, value in values.items():
-        require(same(getattr(made, name), value), f"{name} cannot be {short(value)} with its other fields")
+        require(same(getattr(made, name), value), f"{name} cannot be {short(value)} given the other fields")
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two values have the same structure and, in every bit, the same numbers."""
+    """Whether two values have the same structure and bitwise equal numbers."""
     if jax.tree.structure(a) != jax.tree.structure(b):
         return False
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
@@ -96,7 +96,7 @@ def _of_a_kernel(cls: Any) -> Callable[[dict[str, Any]], Any]:
 
 def _sparse(values: dict[str, Any]) -> SparseGP:
     count, inputs = values["count"], values["inducing"]
-    require((count is None) != (inputs is None), "inducing inputs are given or counted")
+    require((count is None) != (inputs is None), "inducing inputs must be either given or counted")
     if inputs is None:
         return _of_a_kernel(SparseGP)({**values, "inducing": count})
     fine = all(isinstance(each, np.ndarray) and each.dtype.kind == "f" and each.ndim == 2 for each in inputs)
@@ -113,10 +113,10 @@ def _ordinal(values: dict[str, Any]) -> Ordinal:
     rises = np.zeros(0) if gaps is None else np.cumsum(gaps)
     made = Ordinal(np.concatenate([[first], first + rises]), values["scale"])
     require((made.gaps is None) == (gaps is None), "there are no gaps without thresholds")
-    # As they were written: the differences of their sums are not the same in every bit.
+    # As they were written: differences of sums are not bitwise equal.
     for name in ("first", "gaps"):
         object.__setattr__(made, name, None if values[name] is None else np.array(values[name], dtype=np.float64))
-    require(made.gaps is None or np.all(made.gaps > 0.0), f"gaps must be positive, and are {short(gaps)}")
+    require(made.gaps is None or np.all(made.gaps > 0.0), f"gaps must be positive, got {short(gaps)}")
     return made
 
 
@@ -137,14 +137,14 @@ _SPECIAL: dict[Any, Callable[[dict[str, Any]], Any]] = {
 }
 
 IN_PLACE = 0.25
-"""Inside the range of every parameter of newtongp's own that can be a latent."""
+"""A value within the range of every built-in parameter that can be a latent."""
 
 
 def prepare(cls: Any, fields: dict[str, Any]) -> dict[str, Any]:
-    """The nodes of an object's fields, before anything is made of them, with all that constructors want to see.
+    """The nodes of an object's fields, completed for the constructors.
 
-    A parameter that `Chained` has put a latent in place of is None, which no constructor takes: it gets a value, which
-    `Chained` takes away again.
+    A parameter that `Chained` replaces by a latent is None, which no constructor accepts. It gets a value here, which
+    `Chained` removes again.
     """
     match fields if cls is Chained else None:
         case {"base": {"object": _, "fields": dict(inside)} as base, "names": {"tuple": list(names)}}:

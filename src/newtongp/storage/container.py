@@ -1,10 +1,10 @@
-"""Files: one each for a tree, with no code in it and nothing that is not checked before it is used.
+"""The file format: one tree per file, without code, and checked before use.
 
-A file is eight bytes that say what it is, the version of the format (4 bytes), the length of the header (8), the header
-(JSON: a tree of nodes, and the type and shape of every array), the arrays one after the other, and the SHA-256 of all
-that; numbers are little-endian. Unlike in a zip of arrays, where names, sizes, compression and headers within headers
-can contradict each other, the place of every byte follows from the header, and all of them together must be as many
-as the file has: that is known before anything is allocated.
+A file consists of eight magic bytes, the version of the format (4 bytes), the length of the header (8), the header
+(JSON: a tree of nodes, and the type and shape of every array), the arrays one after the other, and the SHA-256 of
+everything before it. Numbers are little-endian. In a zip of arrays, names, sizes, compression and nested headers can
+contradict each other. Here the position of every byte follows from the header, and their number must equal the size of
+the file, which is checked before anything is allocated.
 """
 
 import contextlib
@@ -28,21 +28,21 @@ from .errors import FileFormatError, short
 from .registry import by_name
 from .trees import DEEPEST, TYPES, Encoder, decode
 
-# As of PNG: a byte above 127 and both kinds of line ends show a file that went through a transfer of text.
+# As in PNG: a byte above 127 and both kinds of line ends reveal a transfer in text mode.
 _MAGIC = b"\x89NGP\r\n\x1a\n"
 _VERSION = 1
 _PREFIX = struct.Struct("<8sIQ")
 _CHECKSUM = hashlib.sha256().digest_size
 _LARGEST_HEADER = 2**22
 _BRACKETS = 3 * DEEPEST + 10
-"""How many brackets of JSON are within each other in a tree of that depth, at most."""
+"""The maximum nesting of JSON brackets in a tree of that depth."""
 _CHUNK = 2**20
 
 
 def write_file(path: Any, kind: str, payload: Any) -> None:
-    """Write a tree of arrays, numbers and objects; `kind` says what it is, and `read_file` asks for it.
+    """Write a tree of arrays, numbers and objects; `read_file` checks the `kind`.
 
-    The file is there as a whole or not at all: whatever was there before is replaced at the very end.
+    The file is written completely or not at all: an existing file is replaced at the very end.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -54,7 +54,7 @@ def write_file(path: Any, kind: str, payload: Any) -> None:
     encoder = Encoder()
     tree = encoder.node(payload, kind, 0)
     try:
-        decode(tree, encoder.arrays, encoder.yours.values())  # what could not be loaded is not written
+        decode(tree, encoder.arrays, encoder.yours.values())  # check that it can be loaded
     except FileFormatError as error:
         raise ValueError(f"{kind} cannot be saved: {error}") from None
     header = {
@@ -78,13 +78,13 @@ def write_file(path: Any, kind: str, payload: Any) -> None:
 
 
 def read_file(path: Any, kind: str, classes: Iterable[Any] = ()) -> Any:
-    """The tree that `write_file` wrote; FileFormatError if it is anything else."""
+    """Read a tree written by `write_file`; FileFormatError for any other file."""
     given, name = by_name(classes), name_of(path)
     try:
         with _opened(name) as file:
             header = _read_header(file)
             if header["kind"] != kind:
-                raise FileFormatError(f"it holds a {header['kind']}, and what was asked for is a {kind}")
+                raise FileFormatError(f"it holds a {header['kind']}, not a {kind}")
             arrays = [_read_array(file, *declared) for declared in header["arrays"]]
         return decode(header["tree"], arrays, given.values())
     except FileFormatError as error:
@@ -92,27 +92,27 @@ def read_file(path: Any, kind: str, classes: Iterable[Any] = ()) -> Any:
 
 
 def name_of(path: Any) -> str:
-    """The name of a file; ValueError if it is none."""
+    """The name of a file; ValueError if it is not one."""
     return file_name(path)
 
 
 def _target(path: Any) -> str:
-    """Where to write: the file itself, if it is there under another name too."""
+    """The path to write to, with links resolved."""
     target = os.path.realpath(name_of(path))
     if os.path.exists(target) and not os.path.isfile(target):
-        raise ValueError(f"path must be the name of a file, and {name_of(path)!r} is none: choose another name")
+        raise ValueError(f"path must be the name of a file, but {name_of(path)!r} is not: choose another name")
     if not os.path.isdir(os.path.dirname(target)):
-        raise ValueError(f"path is in a folder that does not exist, {os.path.dirname(target)!r}: make it first")
+        raise ValueError(f"path is in a folder that does not exist, {os.path.dirname(target)!r}: create it first")
     return target
 
 
 @contextlib.contextmanager
 def _replacing(target: str) -> Iterator[BinaryIO]:
-    """A file that takes the place of `target` once it is complete and on the disk."""
+    """A file that replaces `target` once it is complete and on disk."""
     folder, name = os.path.split(target)
     temporary = os.path.join(folder, f".{name[:64]}.{secrets.token_hex(8)}.tmp")
     try:
-        # Not by `tempfile`, whose files nobody else may read.
+        # Not with `tempfile`, whose files are not readable by others.
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
         with open(descriptor, "wb") as file:
             yield file
@@ -123,7 +123,7 @@ def _replacing(target: str) -> Iterator[BinaryIO]:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    with contextlib.suppress(OSError):  # not every system lets a folder be opened
+    with contextlib.suppress(OSError):  # not every system can open a folder
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -133,19 +133,19 @@ def _replacing(target: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _opened(name: str) -> Iterator[BinaryIO]:
-    # Asked first: opening a pipe would wait for someone to write to it.
+    # Checked first: opening a pipe would block until someone writes to it.
     if not stat.S_ISREG(os.stat(name).st_mode):
-        raise FileFormatError("it is no file")
+        raise FileFormatError("it is not a file")
     with open(name, "rb") as file:
         yield file
 
 
-_FOREIGN = "it is no file of newtongp's: files for newtongp.load are written by result.save"
-_DAMAGED = "the file is damaged or not complete (its checksum is wrong): copy it again from where it was written"
+_FOREIGN = "it is not a newtongp file: files for newtongp.load are written by result.save"
+_DAMAGED = "the file is damaged or incomplete (its checksum is wrong): copy it again from the original"
 
 
 def _read_header(file: BinaryIO) -> dict[str, Any]:
-    """The header, checked against the file; the file is left where the arrays begin."""
+    """The header, checked against the file; the file is then at the start of the arrays."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     prefix = file.read(_PREFIX.size)
@@ -156,7 +156,7 @@ def _read_header(file: BinaryIO) -> dict[str, Any]:
     _, version, length = _PREFIX.unpack(prefix)
     if version != _VERSION:
         raise FileFormatError(
-            f"it has version {version} of the format, and this newtongp reads version {_VERSION}: load it with the "
+            f"it has version {version} of the format, but this newtongp reads version {_VERSION}: load it with the "
             "newtongp that wrote it, or a newer one"
         )
     room = size - _PREFIX.size - _CHECKSUM
@@ -166,11 +166,11 @@ def _read_header(file: BinaryIO) -> dict[str, Any]:
     header = _parse(file.read(length))
     declared = sum(_size(*array) for array in header["arrays"])
     if declared != room - length:
-        raise FileFormatError(f"its arrays would take {declared} bytes, and it has {room - length}")
+        raise FileFormatError(f"its arrays would take {declared} bytes, but it has {room - length}")
     for _, shape in header["arrays"]:
-        # An array without entries takes no bytes, whatever its other sides are.
+        # An array without entries takes no bytes, whatever its other dimensions.
         if any(side > size for side in shape):
-            raise FileFormatError(f"it has an array of shape {tuple(shape)}, larger than itself")
+            raise FileFormatError(f"it has an array of shape {tuple(shape)}, larger than the file")
     return header
 
 
@@ -190,12 +190,12 @@ _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')
 
 
 def _parse(text: bytes) -> dict[str, Any]:
-    """The header of a file, as far as what it declares has the right form."""
+    """Parse the header of a file and check its form."""
     depth = 0
     for token in _STRING_OR_BRACKET.finditer(text):
         depth += {b"[": 1, b"{": 1, b"]": -1, b"}": -1}.get(token[0], 0)
         if depth > _BRACKETS:
-            raise FileFormatError(f"its objects are more than {DEEPEST} deep within each other")
+            raise FileFormatError(f"its objects are nested more than {DEEPEST} deep")
     try:
         header = json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
     except ValueError as error:
@@ -209,7 +209,7 @@ def _parse(text: bytes) -> dict[str, Any]:
                     case _:
                         raise FileFormatError(f"it declares an array as {short(array)}")
             return header
-    raise FileFormatError("its header has not the parts that it should have")
+    raise FileFormatError("its header does not have the expected parts")
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
+    raise ValueError(f"{name} is not a number in JSON")
 
 
 def _is_count(value: Any) -> bool:
@@ -229,7 +229,7 @@ def _is_count(value: Any) -> bool:
 
 def _dtype(spelled: str) -> np.dtype:
     if not TYPES.fullmatch(spelled):
-        raise FileFormatError(f"it has an array of the type {short(spelled)}, which is none for numbers or times")
+        raise FileFormatError(f"it has an array of type {short(spelled)}, which is not a type of numbers or times")
     try:
         return np.dtype(spelled)
     except (TypeError, ValueError) as error:
@@ -244,12 +244,12 @@ def _read_array(file: BinaryIO, spelled: str, shape: list[int]) -> np.ndarray:
     try:
         array = np.empty(shape, dtype=_dtype(spelled))
     except ValueError as error:
-        raise FileFormatError(f"it has an array of shape {tuple(shape)}, which cannot be made ({error})") from None
+        raise FileFormatError(f"it has an array of shape {tuple(shape)}, which cannot be allocated ({error})") from None
     raw = _bytes_of(array)
     if file.readinto(raw) != raw.nbytes:  # pyright: ignore[reportAttributeAccessIssue]
         raise FileFormatError(_DAMAGED)
     if array.dtype.kind == "b" and np.any(raw > 1):
-        raise FileFormatError("it has truth values that are neither true nor false")
+        raise FileFormatError("it has booleans that are neither true nor false")
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 

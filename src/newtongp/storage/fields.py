@@ -1,4 +1,4 @@
-"""Whether a value can be in a field, by what the field declares."""
+"""Checks of values against the declared types of fields."""
 
 import dataclasses
 import enum
@@ -19,15 +19,15 @@ _HYPERPARAMETERS = ("cubature", "kernels", "likelihoods", "means", "methods", "s
 
 
 def check_field(cls: type, name: str, hint: Any, value: Any, where: str) -> None:
-    """Raise FileFormatError if a value cannot be in the field of a class of newtongp's own."""
+    """Raise FileFormatError if a value does not fit the field of a newtongp class."""
     if not fits(value, hint):
         raise FileFormatError(f"{where}.{name} of {cls.__name__} cannot be {short(value)}")
     if (issubclass(cls, Prior) or (key_of(cls) or "").partition(".")[0] in _HYPERPARAMETERS) and not is_finite(value):
-        raise FileFormatError(f"{where}.{name} of {cls.__name__} must be finite, and is {short(value)}")
+        raise FileFormatError(f"{where}.{name} of {cls.__name__} must be finite, got {short(value)}")
 
 
 def check_range(metadata: Any, value: Any) -> None:
-    """Raise ValueError if a hyperparameter of a user's class is not in the set that its field declares."""
+    """Raise ValueError if a hyperparameter of a custom class violates its declared constraint."""
     constraint = metadata.get("constraint")
     if constraint is not None and value is not None:
         outside = np.any(np.isnan(constraint.unconstrain(np.asarray(value, dtype=np.float64))))
@@ -35,7 +35,7 @@ def check_range(metadata: Any, value: Any) -> None:
 
 
 def fits(value: Any, hint: Any) -> bool:
-    """Whether a value can be in a field that is declared so."""
+    """Whether a value fits the declared type of a field."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(fits(value, each) for each in inside)
@@ -74,7 +74,7 @@ def _is_number(value: Any) -> bool:
 
 
 def is_finite(value: Any) -> bool:
-    """Whether no number in it is infinite or NaN."""
+    """Whether all its numbers are finite."""
     if isinstance(value, tuple):
         return all(map(is_finite, value))
     array = np.asarray(value) if isinstance(value, (float, np.generic, np.ndarray)) else np.zeros(())

@@ -1,7 +1,7 @@
-"""Objects as their fields, and objects from fields that may hold anything."""
+"""Conversion of objects to their fields, and back from untrusted fields."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..results.result import History, Result
@@ -28,7 +28,7 @@ def contents(value: Any, where: str) -> dict[str, Any]:
 
 
 def make(cls: type, values: dict[str, Any], where: str) -> Any:
-    """An object with these fields, as its constructor would make it."""
+    """Create an object with these fields through its constructor."""
     try:
         if issubclass(cls, Result):
             return make_result(cls, values, where)
@@ -45,9 +45,17 @@ def make(cls: type, values: dict[str, Any], where: str) -> Any:
         return made
     except (FileFormatError, RecursionError):
         raise
-    # Constructors and checks were written for values that have at least the right type.
+    # Constructors and checks assume values of the right type.
     except Exception as error:
         raise FileFormatError(f"{where} cannot be a {cls.__name__}: {error}") from None
+
+
+def make_with(function: Callable, values: dict[str, Any], where: str) -> Any:
+    """What a function returns for these arguments, in place of a class that is gone."""
+    try:
+        return function(**values)
+    except Exception as error:
+        raise FileFormatError(f"{where} cannot be a {function.__name__}: {error}") from None
 
 
 def _complete(cls: type, names: Iterable[str], defaults: dict[str, Any], values: dict[str, Any], where: str) -> None:
@@ -81,7 +89,7 @@ def _make_dataclass(cls: Any, values: dict[str, Any], where: str) -> Any:
 
 
 def _set_fields(cls: Any, values: dict[str, Any]) -> Any:
-    """An object whose constructor checks nothing, or, of a user's class, may take anything: `__check_init__` runs."""
+    """Create an object without its constructor (which checks nothing, or is custom); `__check_init__` runs."""
     made = object.__new__(cls)
     for name, value in values.items():
         object.__setattr__(made, name, value)

@@ -1,4 +1,4 @@
-"""Which classes a file may name: newtongp's own, and those that a user gives."""
+"""The classes that a file may name: newtongp's own, and those that a user passes."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ from ..results.result import History, Result
 
 PACKAGE = __name__.partition(".")[0]
 YOURS = "user"
-"""In the key of a class, in place of the part of newtongp that it is from."""
+"""The first part of the keys of custom classes."""
 
 _CLASSES = {
     "kernels.base": ("kernels", "Active Constant Product Scaled Sum"),
@@ -44,8 +44,7 @@ _CLASSES = {
     "priors.statespace": ("priors", "StateSpaceModel"),
     "priors.weight_space": ("priors", "Solved"),
     "model": ("model", "Model"),
-    "methods.curvature": ("methods", "Exact GaussNewton QuasiNewton"),
-    "methods.presets": ("methods", "FirstOrderVI"),
+    "methods.curvature": ("methods", "Exact FirstOrder GaussNewton QuasiNewton"),
     "methods.rule": ("methods", "Method"),
     "methods.safeguard": ("methods", "Heuristic Riemannian"),
     "methods.target": (
@@ -65,17 +64,17 @@ _CLASSES = {
     "results.result": ("results", "History Result"),
     "results.status": ("results", "Status"),
 }
-"""For each module the first part of its keys and its classes that files may hold.
+"""For each module, the first part of its keys and the classes that can be saved.
 
-Keys are what files have in place of classes, such as "priors.GP". They stay as they are when a class moves to another
-module: change the module here, and never the key.
+Files refer to classes by key, such as "priors.GP". Keys do not change when a class moves to another module: change the
+module here, and never the key.
 """
 
 _MODULES = {f"{part}.{name}": module for module, (part, *names) in _CLASSES.items() for name in " ".join(names).split()}
 
 
 def key_of(cls: type) -> str | None:
-    """The key of a class; None if files hold no objects of it.
+    """The key of a class; None if its objects cannot be saved.
 
     >>> from newtongp import GP
     >>> key_of(GP)
@@ -91,19 +90,30 @@ def key_of(cls: type) -> str | None:
 
 @functools.cache
 def class_of(key: str) -> type | None:
-    """The class of newtongp's own that has this key, if there is one."""
+    """The newtongp class with this key, if there is one."""
     if key not in _MODULES:
         return None
     return getattr(importlib.import_module(f"{PACKAGE}.{_MODULES[key]}"), key.partition(".")[2])
 
 
+_REPLACED = {"methods.FirstOrderVI": "methods.presets"}
+"""Keys of classes of version 0.1 that are functions now, and their modules: fields are the arguments."""
+
+
+def replacement_of(key: str) -> Any:
+    """The function that makes what objects with this key have become; None if the key is not an old one."""
+    if key not in _REPLACED:
+        return None
+    return getattr(importlib.import_module(f"{PACKAGE}.{_REPLACED[key]}"), key.partition(".")[2])
+
+
 def known_classes() -> dict[str, Any]:
-    """All classes of newtongp's own that files may hold, by their keys."""
+    """All newtongp classes that can be saved, by key."""
     return {key: class_of(key) for key in _MODULES}
 
 
 def is_record(cls: type) -> bool:
-    """Whether objects of a class are what their fields are."""
+    """Whether objects of a class are determined by their fields."""
     return dataclasses.is_dataclass(cls) or is_named_tuple(cls) or issubclass(cls, (Result, History))
 
 
@@ -113,7 +123,7 @@ def is_named_tuple(cls: type) -> bool:
 
 
 def by_name(classes: Iterable[Any]) -> dict[str, Any]:
-    """What a user gave as `classes`."""
+    """The user's `classes`, by name."""
     if isinstance(classes, (str, type)) or not isinstance(classes, Iterable):
         raise ValueError(f"classes must be a list of classes, as in classes=[MyLikelihood], got {classes!r}")
     found: dict[str, Any] = {}

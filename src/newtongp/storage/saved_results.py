@@ -1,4 +1,4 @@
-"""Results as their parts, and back: those that `infer` and `fit` return."""
+"""Conversion of results to their parts, and back."""
 
 import functools
 from collections.abc import Callable
@@ -9,10 +9,8 @@ import numpy as np
 from .._runtime.double import in_double
 from ..inference.infer import posterior_of
 from ..inference.problem import Setup
-from ..inputs import data as data_room
 from ..inputs.columns import KINDS, NUMBERS, Columns
-from ..inputs.data import Data
-from ..methods.presets import FirstOrderVI
+from ..inputs.data import Data, read_data
 from ..methods.rule import Method
 from ..model import Model
 from ..numerics.gaussian import Gaussian, Sites
@@ -27,7 +25,7 @@ from .fields import fits, is_finite
 
 _PARTS: dict[str, Any] = {
     "model": Model,
-    "method": Method | FirstOrderVI,
+    "method": Method,
     "data": Data | None,
     "status": Status,
     "energy": float,
@@ -40,7 +38,7 @@ _PARTS: dict[str, Any] = {
     "posterior": Posterior | None,
     "columns": Columns | None,
 }
-"""What every result has; classes of results may have more."""
+"""The parts of every result; subclasses may have more."""
 
 _FIT_PARTS: dict[str, Any] = {
     **_PARTS,
@@ -55,11 +53,11 @@ _FIT_PARTS: dict[str, Any] = {
     "seconds": float,
     "tied": dict[str, str],
 }
-"""What every `FitResult` has."""
+"""The additional parts of every `FitResult`."""
 
 
 def contents_of_result(result: Result) -> dict[str, Any]:
-    """What a result is made of: its attributes, but for private ones and what is computed when it is asked for."""
+    """The parts of a result: its attributes, except private and lazily computed ones."""
     kept = {
         name: value
         for name, value in vars(result).items()
@@ -71,22 +69,22 @@ def contents_of_result(result: Result) -> dict[str, Any]:
 
 
 def _keeps_posterior(model: Model, result: Any) -> bool:
-    """Whether the posterior itself is kept: where it does not follow from the sites, or inputs were chosen from data.
+    """Whether the posterior itself is saved: if it does not follow from the sites, or inputs were chosen from data.
 
-    A dense GP's has N² numbers, and is soon computed again.
+    That of a dense GP has N² numbers and is quickly recomputed.
     """
     return result.data is None or result.sites is None or isinstance(model.prior, SparseGP)
 
 
 def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
-    """A result with these parts, checked."""
+    """Create a result from these parts, and check it."""
     parts = _FIT_PARTS if issubclass(cls, FitResult) else _PARTS
-    values.setdefault("columns", None)  # files of older versions do not know them
+    values.setdefault("columns", None)  # absent in files of older versions
     wrong = [name for name in parts if name not in values]
     wrong += [name for name in values if not name.isidentifier() or name.startswith("_")]
     wrong += [name for name in values if name not in parts and hasattr(getattr(cls, name, None), "__get__")]
     if wrong:
-        raise FileFormatError(f"{where}: {short(wrong[0])} cannot be, or cannot be missing, in a {cls.__name__}")
+        raise FileFormatError(f"{where}: {short(wrong[0])} is unexpected or missing in a {cls.__name__}")
     for name, kind in parts.items():
         if not fits(values[name], kind):
             raise FileFormatError(f"{where}.{name} cannot be {short(values[name])}")
@@ -108,11 +106,11 @@ def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
 
 def _check_result(result: Result, posterior: Posterior | None) -> None:
     ending = result.inference_status if isinstance(result, FitResult) else result.status
-    require(Status.RUNNING not in (result.status, ending), "status must be one that inference ends with, not RUNNING")
-    # A run that broke down may have nothing better to show.
-    require(ending.failed or is_finite(result.energy), f"energy must be finite, and is {result.energy}")
+    require(Status.RUNNING not in (result.status, ending), "status must be final, not RUNNING")
+    # A run that broke down may have no finite energy.
+    require(ending.failed or is_finite(result.energy), f"energy must be finite, got {result.energy}")
     fine = ending.failed or result.residual >= 0.0
-    require(fine, f"residual must be at least 0, and is {result.residual}")
+    require(fine, f"residual must be at least 0, got {result.residual}")
     history = len(result.history)
     require(result.steps == history, f"steps cannot be {result.steps} with a history of {history}")
     _check_posterior(result, posterior)
@@ -121,7 +119,7 @@ def _check_result(result: Result, posterior: Posterior | None) -> None:
 
 
 def _check_rows(result: Result, failed: bool) -> None:
-    """What there is one of for each row of the data."""
+    """Check the parts with one entry per row of the data."""
     model, rows = result.model, None if result.data is None else result.data.x.shape[0]
     latents = model.prior.num_latents
     for name in ("sites", "marginals", "site_marginals"):
@@ -134,8 +132,8 @@ def _check_rows(result: Result, failed: bool) -> None:
     parts = result.sites, result.marginals, result.site_marginals
     require(len({part is None for part in parts}) == 1, "sites and marginals can be missing only together")
     if result.data is not None:
-        read = data_room.read_data(result.data.x, result.data.outputs, model)
-        require(same(tuple(read), tuple(result.data)), "data are not as they would have been read")
+        read = read_data(result.data.x, result.data.outputs, model)
+        require(same(tuple(read), tuple(result.data)), "data differ from what would have been read")
 
 
 def _check_columns(result: Result) -> None:
@@ -145,14 +143,17 @@ def _check_columns(result: Result) -> None:
     require(fits(names, tuple[str, ...] | None), f"names of columns cannot be {short(names)}")
     count = None if result.data is None else result.data.x.shape[1]
     fine = names is None or count is None or len(names) == count
-    require(fine, f"there must be one name per column of x, and they are {short(names)}")
+    require(fine, f"there must be one name per column of x, got {short(names)}")
     timed = getattr(result.model.prior, "clock", None) is not None
     require(kind in (KINDS if timed else (NUMBERS,)), f"x cannot hold {short(kind)}")
 
 
 def _check_posterior(result: Result, posterior: Posterior | None) -> None:
     prior, keeps = result.model.prior, _keeps_posterior(result.model, result)
-    require((posterior is not None) == keeps, "its posterior cannot be missing" if keeps else "it has two posteriors")
+    require(
+        (posterior is not None) == keeps,
+        "its posterior cannot be missing" if keeps else "an unexpected posterior is present",
+    )
     if posterior is not None:
         require(isinstance(prior, SparseGP), f"the posterior of a {type(prior).__name__} follows from data and sites")
         require(isinstance(posterior, SparsePosterior), "the posterior is of another prior")
@@ -167,12 +168,12 @@ def _check_fit(result: FitResult) -> None:
         for of, array in arrays.items():
             require(np.asarray(array).dtype.kind == "f", f"{name} must be numbers")
             require(of in model, f"{name} has {short(of)}, which the model does not")
-            require(np.shape(array) == np.shape(model[of]), f"{name} has {short(of)} in the shape {np.shape(array)}")
+            require(np.shape(array) == np.shape(model[of]), f"{name} has {short(of)} with shape {np.shape(array)}")
     for name, value in result.learned.items():
         fine = np.allclose(value, model[name], rtol=1e-9, atol=0.0)
-        require(fine, f"learned has {short(name)} as {short(value)}, and the model as {short(model[name])}")
+        require(fine, f"{short(name)} is {short(value)} in learned, but {short(model[name])} in the model")
     for name, error in result.standard_errors.items():
-        require(np.all(np.asarray(error) >= 0.0), f"standard_errors must not be negative, as that of {short(name)}")
+        require(np.all(np.asarray(error) >= 0.0), f"standard_errors must not be negative, but that of {short(name)} is")
     for name, names in (("standard_errors", result.standard_errors), ("at_bound", result.at_bound)):
         stray = [each for each in names if each not in result.learned]
         require(not stray, f"{name} has {short(stray)}, which was not learned")
@@ -182,12 +183,12 @@ def _check_fit(result: FitResult) -> None:
     require(history.ndim == 1 and history.dtype.kind == "f", "fit_history must be a vector")
     require(not np.any(np.isnan(history)), "fit_history must hold energies")
     require(result.evaluations >= 0, f"evaluations cannot be {result.evaluations}")
-    require(is_finite(result.penalty), f"penalty must be finite, and is {result.penalty}")
+    require(is_finite(result.penalty), f"penalty must be finite, got {result.penalty}")
     require(is_finite(result.seconds) and result.seconds >= 0.0, f"seconds cannot be {result.seconds}")
 
 
 @in_double
 def _conditioned(model: Model, data: Data, sites: Sites) -> Posterior:
-    """q(f), as `infer` would have it for these sites."""
+    """q(f), as `infer` would compute it for these sites."""
     setup = Setup(model, data.x, data.outputs)
     return posterior_of(model.prior, setup.problem.workspace, setup.order.sites(sites))

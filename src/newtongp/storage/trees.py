@@ -1,7 +1,7 @@
-"""Trees of arrays, numbers and objects, as JSON and a list of arrays; and back, for trees from anywhere.
+"""Conversion of trees of arrays, numbers and objects to JSON and a list of arrays, and back from untrusted input.
 
-A tree names classes, and never says where they are to be imported from: they are looked up among newtongp's own, which
-are found without it, and those that the user gives. Their objects are made by their own constructors.
+A tree names classes, but not the modules to import them from: they are looked up among newtongp's own and those that
+the user passes. Objects are created by their own constructors.
 """
 
 import enum
@@ -15,17 +15,17 @@ import numpy as np
 
 from .constructing import prepare
 from .errors import FileFormatError, short
-from .records import contents, make
-from .registry import PACKAGE, YOURS, by_name, class_of, is_record, key_of
+from .records import contents, make, make_with
+from .registry import PACKAGE, YOURS, by_name, class_of, is_record, key_of, replacement_of
 
 DEEPEST = 100
-"""Objects and tuples within each other."""
+"""The maximum nesting of objects and tuples."""
 TYPES = re.compile(r"\|b1|\|[iu]1|<[iu][248]|<f[248]|<[mM]8\[\d{0,6}(Y|M|W|D|h|m|s|ms|us|ns|ps|fs|as)\]")
-"""What arrays may hold: truth values, integers, floating point numbers and times, as `numpy.dtype.str` spells them."""
+"""The allowed types of arrays: booleans, integers, floats and times, as in `numpy.dtype.str`."""
 
 
 def encode(tree: Any, name: str = "tree") -> tuple[Any, list[np.ndarray]]:
-    """A tree of arrays, numbers, text, tuples, lists, dicts and objects, as what JSON can hold and a list of arrays.
+    """Convert a tree of arrays, numbers, text, tuples, lists, dicts and objects to JSON nodes and a list of arrays.
 
     >>> encode({"rate": np.ones(2), "steps": 3})
     ({'dict': [['rate', {'array': 0}], ['steps', 3]]}, [array([1., 1.])])
@@ -35,7 +35,7 @@ def encode(tree: Any, name: str = "tree") -> tuple[Any, list[np.ndarray]]:
 
 
 def decode(tree: Any, arrays: list[np.ndarray], classes: Iterable[Any] = ()) -> Any:
-    """The inverse of `encode`, for trees from anywhere: FileFormatError if it cannot be one. Makes no copies.
+    """The inverse of `encode`, for untrusted trees: FileFormatError if one is invalid. Makes no copies.
 
     >>> decode(*encode((1.5, None, np.arange(3))))
     (1.5, None, array([0, 1, 2]))
@@ -43,23 +43,23 @@ def decode(tree: Any, arrays: list[np.ndarray], classes: Iterable[Any] = ()) -> 
     try:
         return _Decoder(arrays, by_name(classes)).whole(tree)
     except RecursionError:
-        raise FileFormatError("its objects are too deep within each other") from None
+        raise FileFormatError("its objects are nested too deeply") from None
 
 
 class Encoder:
-    """Turns a tree into nodes of JSON, and collects its arrays and the classes that are not newtongp's own."""
+    """Converts a tree to JSON nodes, and collects its arrays and custom classes."""
 
     def __init__(self):
         self.arrays: list[np.ndarray] = []
         self.yours: dict[str, Any] = {}
-        """Classes and functions that are not newtongp's own."""
+        """Custom classes and functions."""
         self._index: dict[int, tuple[int, Any]] = {}
 
     def node(self, value: Any, where: str, depth: int) -> Any:
         if depth > DEEPEST:
-            raise ValueError(f"{where} cannot be saved: objects are more than {DEEPEST} deep within each other")
+            raise ValueError(f"{where} cannot be saved: objects are nested more than {DEEPEST} deep")
         deeper = depth + 1
-        # Before numbers and tuples, of which some of these are special cases.
+        # Before numbers and tuples, because some of these are subclasses.
         if isinstance(value, enum.Enum):
             return {"enum": self._class(type(value), where), "name": value.name}
         if isinstance(value, str):
@@ -82,7 +82,7 @@ class Encoder:
         if callable(value) and not isinstance(value, type):
             return {"function": self._function(value, where)}
         raise ValueError(
-            f"{where} cannot be saved: it is of the type {type(value).__name__}, and files hold numbers, text, arrays, "
+            f"{where} cannot be saved: it is of type {type(value).__name__}, but files hold numbers, text, arrays, "
             "tuples, lists, dicts and objects with declared fields (dataclasses)"
         )
 
@@ -92,9 +92,11 @@ class Encoder:
         spelled = value.dtype.newbyteorder("<").str if isinstance(value.dtype, np.dtype) else str(value.dtype)
         if isinstance(value, np.ma.MaskedArray) or not TYPES.fullmatch(spelled):
             what = "masked arrays" if isinstance(value, np.ma.MaskedArray) else f"arrays of the type {value.dtype}"
-            raise ValueError(f"{where} cannot be saved: files hold no {what}: convert it to one of numbers or times")
+            raise ValueError(
+                f"{where} cannot be saved: files hold no {what}: convert it to an array of numbers or times"
+            )
         self.arrays.append(np.asarray(value, dtype=spelled, order="C"))
-        self._index[id(value)] = len(self.arrays) - 1, value  # kept, so that no other array gets its id
+        self._index[id(value)] = len(self.arrays) - 1, value  # keeps the array alive, so that its id stays unique
         return len(self.arrays) - 1
 
     def _class(self, cls: type, where: str) -> str:
@@ -102,13 +104,13 @@ class Encoder:
             return f"{YOURS}.{self._own(cls, where)}"
         key = key_of(cls)
         if key is None:
-            raise ValueError(f"{where} cannot be saved: {cls.__name__} is not among the classes that files hold")
+            raise ValueError(f"{where} cannot be saved: {cls.__name__} is not among the classes that can be saved")
         return key
 
     def _function(self, value: Any, where: str) -> str:
         if not getattr(value, "__name__", "").isidentifier() or getattr(value, "__self__", None) is not None:
             raise ValueError(
-                f"{where} cannot be saved: {short(value)} is code without a name by which it could be given again, "
+                f"{where} cannot be saved: {short(value)} is code without a name, "
                 "and files hold no code: define a function with def and pass it to newtongp.load in classes=[...], or "
                 "write a class with the numbers as fields"
             )
@@ -117,7 +119,7 @@ class Encoder:
     def _own(self, value: Any, where: str) -> str:
         name = value.__name__
         if self.yours.setdefault(name, value) is not value:
-            raise ValueError(f"{where} cannot be saved: another class or function is called {name} too: rename one")
+            raise ValueError(f"{where} cannot be saved: another class or function is also called {name}: rename one")
         return name
 
 
@@ -129,14 +131,14 @@ class _Decoder:
         missing = sorted(_names_of_users(tree) - set(self._given))
         if missing:
             raise FileFormatError(
-                f"it holds objects of {' and '.join(missing)}, not newtongp's own: import what is called so and write "
+                f"it holds objects of custom classes, {' and '.join(missing)}: import them and write "
                 f"newtongp.load(path, classes=[{', '.join(missing)}])"
             )
         return self._node(tree, "its content", 0)
 
     def _node(self, tree: Any, where: str, depth: int) -> Any:
         if depth > DEEPEST:
-            raise FileFormatError(f"its objects are more than {DEEPEST} deep within each other")
+            raise FileFormatError(f"its objects are nested more than {DEEPEST} deep")
         deeper = depth + 1
         match tree:
             case None | bool() | int() | float() | str():
@@ -163,6 +165,9 @@ class _Decoder:
                 function = self._given.get(name)
                 if callable(function) and not isinstance(function, type):
                     return function
+            case {"object": str(key), "fields": dict(fields), **rest} if not rest and replacement_of(key):
+                values = {field: self._node(part, f"{where}.{field}", deeper) for field, part in fields.items()}
+                return make_with(replacement_of(key), values, where)
             case {"object": str(key), "fields": dict(fields), **rest} if not rest:
                 cls = self._look_up(key, where)
                 if isinstance(cls, type) and is_record(cls):
@@ -177,14 +182,14 @@ class _Decoder:
         found = self._given.get(name) if part == YOURS else class_of(key)
         if found is None:
             raise FileFormatError(
-                f"{where} is of the class {short(key)}, which this newtongp does not have: load it with the newtongp "
+                f"{where} is of class {short(key)}, which this newtongp does not have: load it with the newtongp "
                 "that wrote it, or a newer one"
             )
         return found
 
 
 def _names_of_users(tree: Any) -> set[str]:
-    """Classes and functions in a tree that are not newtongp's own."""
+    """The custom classes and functions in a tree."""
     found, waiting = set(), [tree]
     while waiting:
         part = waiting.pop()

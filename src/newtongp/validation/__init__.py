@@ -1,1 +1,1 @@
-"""What users give, checked one value at a time: numbers, flags, keys, file names, names of classes, time stamps."""
+"""Checks of single values from users: numbers, flags, keys, file names, class names, time stamps."""

@@ -1,6 +1,6 @@
-"""What users give as arguments, checked at one place: whole numbers, flags, keys, file names and functions.
+"""Checks of arguments from users: whole numbers, flags, keys, file names and functions.
 
-Numbers with a range are `precision.parameter`'s, data are `data.py`'s.
+Real numbers are checked in `numbers.py`, and data in `newtongp.inputs`.
 """
 
 import contextlib
@@ -15,8 +15,20 @@ import numpy as np
 from .numbers import parameter
 
 
-def whole(value: Any, name: str, least: int = 1, most: int | None = None, such_as: int | None = None) -> int:
-    """`value` as an integer in a range.
+def is_whole(value: Any) -> bool:
+    """Whether this is an integer, of Python or NumPy: True and False are none."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def whole(
+    value: Any,
+    name: str,
+    least: int = 1,
+    most: int | None = None,
+    such_as: int | None = None,
+    otherwise: str | None = None,
+) -> int:
+    """`value` as an integer in a range; `otherwise` is what else users may give.
 
     >>> whole(20, "max_steps")
     20
@@ -25,10 +37,10 @@ def whole(value: Any, name: str, least: int = 1, most: int | None = None, such_a
         ...
     ValueError: max_steps must be an integer of at least 0, got 2.5: give a whole number, such as 100
     """
-    is_integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if is_integer and value >= least and (most is None or value <= most):
+    if is_whole(value) and value >= least and (most is None or value <= most):
         return int(value)
     wanted = f"of at least {least}" if most is None else f"from {least} to {most}"
+    wanted += "" if otherwise is None else f", or {otherwise}"
     example = max(least, 1) if such_as is None else such_as
     raise ValueError(f"{name} must be an integer {wanted}, got {value!r}: give a whole number, such as {example}")
 
@@ -47,7 +59,7 @@ def flag(value: Any, name: str) -> bool:
 
 
 def tolerance(tol: Any, strict: bool = False) -> float:
-    """`tol` as a number of at least 0, or more than that."""
+    """`tol` as a number of at least 0, or above 0 if `strict`."""
     return float(parameter(tol, "tol", lower=0.0, strict=strict, remedy="give a small number, such as 1e-6"))
 
 
@@ -70,7 +82,7 @@ def file_name(value: Any, name: str = "path", example: str = "result.ngp", what:
 def as_key(key: Any) -> Any:
     """A JAX key from a key or an integer seed."""
     try:
-        if isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+        if is_whole(key):
             return jax.random.key(int(key))
         if isinstance(key, jax.Array):
             typed = jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
@@ -79,7 +91,7 @@ def as_key(key: Any) -> Any:
                 return single
     except (OverflowError, TypeError):
         pass
-    raise ValueError(f"key must be one JAX key, as of jax.random.key(0), or an integer seed, got {key!r}: write key=0")
+    raise ValueError(f"key must be a JAX key, such as jax.random.key(0), or an integer seed, got {key!r}: write key=0")
 
 
 _UNTRACEABLE = (
@@ -92,7 +104,7 @@ _UNTRACEABLE = (
 
 @contextlib.contextmanager
 def traced(what: str) -> Iterator[None]:
-    """For calls of functions that users wrote: what JAX cannot trace in them is an error that says what to write.
+    """A context for calling custom functions: if JAX cannot trace them, the error says what to write.
 
     >>> with traced("the mean function"):
     ...     jax.eval_shape(lambda x: np.sin(x), 1.0)
@@ -104,14 +116,14 @@ def traced(what: str) -> Iterator[None]:
         yield
     except _UNTRACEABLE as error:
         raise ValueError(
-            f"{what} cannot be traced by JAX: use the functions of jax.numpy in place of those of numpy and math "
-            "(jnp.sin for np.sin), jnp.where in place of `if`, and no float(...) or int(...)"
+            f"{what} cannot be traced by JAX: use the functions of jax.numpy instead of numpy and math "
+            "(jnp.sin for np.sin), jnp.where instead of `if`, and no float(...) or int(...)"
         ) from error
 
 
 def one_number(value: Any, what: str, advice: str) -> Any:
-    """What a function of a user's returned, as an array without dimensions."""
+    """The return value of a custom function, as an array without dimensions."""
     array = jnp.asarray(value)
     if array.shape:
-        raise ValueError(f"{what} must return one number and not an array of shape {array.shape}: {advice}")
+        raise ValueError(f"{what} must return one number, not an array of shape {array.shape}: {advice}")
     return array

@@ -1,4 +1,4 @@
-"""Names that users write for classes: "matern32", "student_t", "negative binomial"."""
+"""Classes by name: "matern32", "student_t", "negative binomial"."""
 
 import difflib
 import re
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 
 def find(name: str, classes: Sequence[str], what: str, instead: Mapping[str, str] | None = None) -> str:
-    """The class that is meant, whatever its capitals, spaces and underscores.
+    """The class with this name, ignoring case, spaces and underscores.
 
-    `instead` has what to write for other names that users may try, such as those of classes that need arguments.
+    `instead` maps other names that users may try, such as those of classes that need arguments, to what to write.
 
     >>> find("student_t", ["StudentT", "Poisson"], "likelihood")
     'StudentT'
@@ -38,7 +38,7 @@ def _plain(name: str) -> str:
 
 
 def _with_underscores(name: str) -> str:
-    """As a user would write it.
+    """The name of a class as a user would write it.
 
     >>> _with_underscores("NegativeBinomial"), _with_underscores("RBF"), _with_underscores("Matern32")
     ('negative_binomial', 'rbf', 'matern32')

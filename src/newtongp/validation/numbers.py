@@ -1,4 +1,4 @@
-"""Real numbers that users give, read without guessing and checked against their range."""
+"""Real numbers from users, converted strictly and checked against their range."""
 
 import contextlib
 import datetime
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class NotRealError(TypeError):
-    """`entry` is no real number."""
+    """`entry` is not a real number."""
 
     def __init__(self, entry: Any):
         super().__init__(f"not a real number: {entry!r}")
@@ -20,9 +20,9 @@ class NotRealError(TypeError):
 
 
 def as_real(value: Any) -> np.ndarray:
-    """A float64 copy of `value`, with NaN for masked entries, None and pandas' NA; NotRealError if it has others.
+    """A float64 copy of `value`, with NaN for masked entries, None and pandas' NA; NotRealError for other entries.
 
-    NumPy alone would read numbers from strings and dates, drop imaginary parts and forget masks.
+    NumPy alone would convert strings and dates, and drop imaginary parts and masks.
 
     >>> as_real([1, None, 2.5])
     array([1. , nan, 2.5])
@@ -69,8 +69,8 @@ def parameter(
 ):
     """`value` as a float64 hyperparameter, checked against its range.
 
-    `strict` says whether the bounds, or the lower and the upper one, are excluded; `remedy` is what to do about a value
-    that cannot be used. Tracers pass through unchecked, so that modules can be rebuilt inside `jax.jit` and `jax.grad`.
+    `strict` says whether the bounds (or the lower and the upper one) are excluded; `remedy` is the advice for an
+    invalid value. Tracers are not checked, so that modules can be rebuilt inside `jax.jit` and `jax.grad`.
 
     >>> float(parameter(2, "variance", lower=0.0))
     2.0
@@ -89,7 +89,7 @@ def parameter(
         kind = f"a number{' or an array of numbers' if max_ndim else ''}"
         raise ValueError(f"{name} must be {kind}, got {value!r}: {_as_number(error.entry, in_range)}") from None
     if _has_flags(value):
-        raise ValueError(f"{name} must be a number, and not True or False, got {value!r}: {in_range}")
+        raise ValueError(f"{name} must be a number, not True or False, got {value!r}: {in_range}")
     if array.ndim > max_ndim:
         wanted = "a single number" if max_ndim == 0 else f"an array with at most {max_ndim} dimension(s)"
         advice = "choose one of its values" if max_ndim == 0 else "flatten it, or choose a part of it"
@@ -106,7 +106,7 @@ def parameter(
         raise ValueError(f"{name} must be {' and '.join(bounds)}, got {value!r}: {in_range}")
     if lower == 0.0 and above and np.any(array < _SMALLEST):
         raise ValueError(
-            f"{name} must be at least {_SMALLEST:.2g}, since compiled programs take smaller numbers for 0, got "
+            f"{name} must be at least {_SMALLEST:.2g}, because compiled programs treat smaller numbers as 0, got "
             f"{value!r}: measure it in a smaller unit"
         )
     return array
@@ -116,7 +116,7 @@ _SMALLEST = float(np.finfo(np.float64).tiny)
 
 
 def _in_range(lower: float, upper: float) -> str:
-    """What to do about a value that is not in this range."""
+    """Advice for a value outside this range."""
     if np.isfinite(lower) and np.isfinite(upper):
         return f"give a number between {lower:g} and {upper:g}, such as {0.5 * (lower + upper)}"
     if lower == 0.0:
@@ -125,7 +125,7 @@ def _in_range(lower: float, upper: float) -> str:
 
 
 def _as_number(entry: Any, otherwise: str) -> str:
-    """How to make a number of what is none."""
+    """Advice for a value that is not a number."""
     if isinstance(entry, str):
         with contextlib.suppress(ValueError):
             return f"write {float(entry)}, without quotes"
@@ -135,7 +135,7 @@ def _as_number(entry: Any, otherwise: str) -> str:
 
 
 def _has_flags(value: Any) -> bool:
-    """Whether there are truth values in `value`, which Python and NumPy would take for 1 and 0."""
+    """Whether `value` contains booleans, which Python and NumPy would convert to 1 and 0."""
     if isinstance(value, (list, tuple)):
         return any(_has_flags(entry) for entry in value)
     return isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_

@@ -8,7 +8,7 @@ _FEW = 6
 
 
 def shown(value: Any, otherwise: str = "not finite") -> str:
-    """A number, a few, or the range of many."""
+    """One number, a few numbers, or the range of many."""
     numbers = np.ravel(np.array(value, dtype=float))
     if numbers.size == 1 or (np.size(numbers) <= _FEW and np.ndim(value) < 2):
         words = [number(each) if np.isfinite(each) else otherwise for each in numbers]
@@ -21,5 +21,5 @@ def shown(value: Any, otherwise: str = "not finite") -> str:
 
 
 def number(value: Any) -> str:
-    """Four digits of a number."""
+    """A number with four digits."""
     return f"{float(value):.4g}"

@@ -1,7 +1,7 @@
-"""Time stamps as numbers: which inputs hold time, and how many units after an origin it is.
+"""Time stamps as numbers: the time since an origin, in a unit.
 
-Stamps are counted in whole ticks (nanoseconds, microseconds, days, ...) and the origin is taken from them as an
-integer, so that only the number handed on is rounded, to sixteen digits.
+Stamps are counted in whole ticks (nanoseconds, microseconds, days, ...) and the origin is subtracted as an integer, so
+only the result is rounded, to sixteen digits.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 _SECOND = 10**18
-# In attoseconds, from long to short: NumPy's units, of which months and years have no length.
+# NumPy's units in attoseconds, from long to short. Months and years have no fixed length.
 _LENGTHS = {
     "W": 604_800 * _SECOND,
     "D": 86_400 * _SECOND,
@@ -37,12 +37,12 @@ DEFAULT_ORIGIN = np.datetime64("2000-01-01")
 
 @dataclasses.dataclass(frozen=True, init=False)
 class Clock:
-    """Turns time stamps into numbers: how many `unit`s they are after `origin`.
+    """Converts time stamps to numbers: the time since `origin`, in units of `unit`.
 
     `unit` is one of NumPy's names for units, a `numpy.timedelta64` or a `datetime.timedelta`; months and years have no
-    fixed length. Lengthscales, periods and the like are in that unit, and where x holds numbers in place of time
-    stamps, they are taken as they are: in units after the origin. Stamps without a time zone are taken to be in UTC,
-    those with one are converted to it, and there are no leap seconds. Durations are counted from the origin.
+    fixed length. Lengthscales and periods are in that unit. If x holds numbers instead of time stamps, they are used
+    unchanged, as units since the origin. Stamps without a time zone are taken as UTC, those with one are converted to
+    UTC, and there are no leap seconds. Durations are counted from the origin.
 
     Numbers have sixteen digits: after the default origin, 2000-01-01, those of a stamp in the 2020s resolve
     about 1e-7 seconds, whatever the unit. For finer stamps give an origin near the data.
@@ -64,7 +64,7 @@ class Clock:
     origin: np.datetime64
 
     def __init__(self, unit: Any, origin: Any = None):
-        # In the longest unit that keeps them exact, so that equal clocks are equal and have equal hashes.
+        # In the longest exact unit, so that equal clocks compare equal and have equal hashes.
         object.__setattr__(self, "unit", np.timedelta64(*_shortened(_unit_length(unit))))
         start = DEFAULT_ORIGIN if origin is None else _as_origin(origin)
         object.__setattr__(self, "origin", np.datetime64(*_shortened(_attoseconds(start))))
@@ -82,7 +82,7 @@ class Clock:
         ticks = times.astype(np.int64)
         missing = ticks == _NAT
         tick, unit = _tick(times.dtype), _attoseconds(self.unit)
-        # The origin is `before` ticks and a rest, which is zero unless the origin is finer than the stamps.
+        # The origin is `before` ticks and a remainder, which is zero unless the origin is finer than the stamps.
         before, rest = divmod(_attoseconds(self.origin) if times.dtype.kind == "M" else 0, tick)
         count = _minus(np.where(missing, 0, ticks), before)
         # count · tick / unit, as whole units and a fraction of one, so that integers with more digits than a double
@@ -98,7 +98,7 @@ class Clock:
 
 
 def as_clock(unit: Any, origin: Any = None) -> Clock | None:
-    """What a user gave as `unit=` (and `origin=`), as a clock; None if time is not measured in stamps.
+    """The clock for a user's `unit=` and `origin=`; None without a unit.
 
     >>> as_clock("h").unit
     np.timedelta64(1,'h')
@@ -112,12 +112,12 @@ def as_clock(unit: Any, origin: Any = None) -> Clock | None:
     if isinstance(unit, Clock):
         if origin is None:
             return unit
-        raise ValueError(f"the clock already has its origin, got origin={origin!r} as well: leave one of them out")
+        raise ValueError(f"the clock already has an origin, got origin={origin!r} as well: leave one of them out")
     return Clock(unit, origin)
 
 
 def same_times(one: np.ndarray, clock: Clock, other: np.ndarray, other_clock: Clock) -> bool:
-    """Whether numbers by two clocks are the same times, but for the rounding of those numbers.
+    """Whether numbers by two clocks are the same times, up to their rounding.
 
     >>> same_times(np.array([366.0]), Clock("D"), np.array([24.0]), Clock("h", origin="2000-12-31"))
     True
@@ -125,7 +125,7 @@ def same_times(one: np.ndarray, clock: Clock, other: np.ndarray, other_clock: Cl
     unit = _attoseconds(clock.unit)
     scale = _attoseconds(other_clock.unit) / unit
     shift = (_attoseconds(other_clock.origin) - _attoseconds(clock.origin)) / unit
-    # Far from its origin, a number resolves less: each is as uncertain as its own size allows.
+    # Far from its origin, a number has a lower resolution, relative to its size.
     rounding = np.finfo(np.float64).eps * (np.abs(one) + scale * np.abs(other) + abs(shift))
     return bool(np.all(np.abs(scale * other + shift - one) <= 4.0 * rounding))
 
@@ -172,12 +172,12 @@ def _parsed(text: str) -> Any:
         stamp = datetime.datetime.fromisoformat(text)
     except ValueError:
         return None
-    # Python would drop further digits without a word.
+    # Python would silently drop further digits.
     return None if re.search(r"[.,]\d{7}", text) else _as_time(stamp)
 
 
 def _shortened(attoseconds: int) -> tuple[int, Any]:
-    """A count of the longest unit, from days down, in which it is whole."""
+    """The duration as a whole number of the longest possible unit, from days down."""
     units = list(_LENGTHS)[1:]
     name = next(name for name in units if attoseconds % _LENGTHS[name] == 0)
     return attoseconds // _LENGTHS[name], name
@@ -201,15 +201,15 @@ def _minus(ticks: np.ndarray, before: int) -> np.ndarray:
     return ticks - before if largest <= _LARGEST else ticks.astype(object) - before
 
 
-# Which inputs hold time ---------------------------------------------------------------------------
+# Finding times in inputs ---------------------------------------------------------------------------
 
 
 class Times(NamedTuple):
-    """Inputs that hold time: the entries as datetime64 or timedelta64, of one resolution or (as objects) of several."""
+    """Inputs that are times: datetime64 or timedelta64 of one resolution or, as objects, of several."""
 
     entries: np.ndarray
     zoned: bool = False
-    """Whether they came with a time zone; then they are in UTC."""
+    """Whether they had a time zone; if so they are in UTC."""
 
     @property
     def first(self) -> Any:
@@ -228,17 +228,17 @@ class Times(NamedTuple):
         if self.entries.dtype.kind != "O":
             return clock.numbers(self.entries)
         numbers, kinds = np.full(self.entries.shape, np.nan), np.vectorize(_dtype, [object])(self.entries)
-        # Each resolution by itself: NumPy would bring all to the finest, which may overflow unnoticed.
+        # Each resolution separately: NumPy would convert all to the finest, which may overflow silently.
         for kind in set(kinds.ravel()):
             numbers[kinds == kind] = clock.numbers(self.entries[kinds == kind].astype(kind))
         return numbers
 
 
 class MixedError(ValueError):
-    """Two entries that do not go together: a time stamp and a duration, or a number, or one without a time zone."""
+    """Two incompatible entries: a time stamp and a duration, a number, or a stamp without a time zone."""
 
     def __init__(self, first: Any, second: Any, row: int):
-        super().__init__(f"{first!r} and {second!r} do not go together")
+        super().__init__(f"{first!r} and {second!r} cannot be mixed")
         self.first = first
         self.second = second
         self.row = row
@@ -247,7 +247,7 @@ class MixedError(ValueError):
 
 
 def read_times(value: Any) -> Times | None:
-    """The times that `value` holds, or None if it holds none; MixedError if it holds other things too.
+    """The times in `value`, or None if there are none; MixedError if there are other entries too.
 
     >>> read_times([datetime.date(2020, 1, 1), datetime.date(2020, 1, 2)]).missing
     array([False, False])
@@ -291,7 +291,7 @@ def _unmask(value: Any, array: np.ndarray) -> np.ndarray:
 
 
 def _unpacked(value: Any) -> Any:
-    """Lists with arrays of times inside as lists of times: NumPy would make integers of those in nanoseconds."""
+    """Lists that contain arrays of times as lists of times: NumPy would turn nanoseconds into integers."""
     if isinstance(value, (list, tuple)):
         return [_unpacked(entry) for entry in value]
     return _unpacked(list(value)) if isinstance(value, np.ndarray) and value.dtype.kind in "mM" else value
@@ -305,7 +305,7 @@ def _from_objects(array: np.ndarray) -> Times | None:
         kinds[position] = _kind(entry, entries[position])
     present = [kind for kind in dict.fromkeys(kinds.ravel()) if kind != "missing"]
     has_times = any(kind in ("stamp", "stamp in a zone", "duration") for kind in present)
-    # Only NaT and nothing else is time too, but None and NaN are not.
+    # NaT alone counts as time too, but None and NaN do not.
     if not has_times and (present or all(entry is None for entry in entries.ravel())):
         return None
     if len(present) > 1:

@@ -3,7 +3,6 @@
 from typing import Any
 
 from ...methods.curvature import QuasiNewton
-from ...methods.presets import FirstOrderVI
 from ...methods.rule import Method
 from ...methods.safeguard import Riemannian
 from ...model import Model
@@ -20,7 +19,7 @@ def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Meth
         )
     if batch_size is not None:
         whole(batch_size, "batch_size", such_as=1000)
-    if isinstance(method, FirstOrderVI):
+    if method.curvature.moves_all_rows:
         raise ValueError("FirstOrderVI moves the sites of all rows at once: use VI() in batches")
     if step is not None and not isinstance(step, Constant):
         raise ValueError(

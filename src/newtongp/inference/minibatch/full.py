@@ -14,11 +14,11 @@ from ...likelihoods.base import over_rows
 from ...methods.curvature import rows_of
 from ...methods.rule import Method, evaluate, propose, residual
 from ...numerics.gaussian import Gaussian, Sites, add_covariance, interpolate
-from ...priors import weight_space
+from ...numerics.trees import select
 from ..steps.backtracking import first_accepted
 from ..steps.base import Outcome
 from ..steps.endings import is_sound, rounding_of
-from .product import Belief, DeviceRows, Product, Shared, is_finite, look_up, nothing, product_of, select
+from .product import Belief, DeviceRows, Product, Shared, is_finite, look_up, nothing, product_of
 
 
 def _propose_rows(method: Method, expansions: Any, observed: Any, sites: Sites, memory: Any, step_size: Any) -> Any:
@@ -207,7 +207,7 @@ def report_batch(shared: Shared, rows: DeviceRows, stored: StoredSites) -> Batch
     )
     memory = _at(rows.index, stored.memory)
     proposal, _ = _propose_rows(method, expansions, rows.observed, sites, memory, jnp.zeros(()))
-    centred = weight_space.centred_linear(prior_mean, sites)
+    centred = sites.centred_linear(prior_mean)
     report = BatchReport(
         marginals,
         add_covariance(marginals, residual_covariance),

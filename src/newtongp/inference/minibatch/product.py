@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 
 from ..._runtime.devices import spread
 from ...inputs.chunks import Batch
-from ...likelihoods.base import Likelihood, rows_given
+from ...likelihoods.base import Likelihood, map_row_parameters
 from ...methods.energy import Energy
 from ...methods.rule import Method
 from ...numerics.gaussian import Gaussian, Sites
@@ -53,10 +53,8 @@ class DeviceRows(eqx.Module):
 
 def on_devices(batch: Batch, whole: Likelihood, mesh: Any) -> DeviceRows:
     """A batch where it is computed with: every device gets its share of the rows."""
-    data, likelihood = batch.data, batch.likelihood(whole)
-    for name in rows_given(likelihood):
-        own = spread(likelihood.row_parameter(name), mesh)
-        likelihood = eqx.tree_at(lambda lik, n=name: lik.row_parameter(n), likelihood, own)
+    data = batch.data
+    likelihood = map_row_parameters(lambda values: spread(values, mesh), batch.likelihood(whole))
     index, x, y, observed = (spread(each, mesh) for each in (batch.index, data.x, data.y, data.observed))
     return DeviceRows(index, x, y, observed, likelihood, batch.count, mesh)
 
@@ -114,15 +112,10 @@ def look_up(shared: Shared, rows: DeviceRows) -> tuple[Any, Any, Any]:
 
 def product_of(features: Any, prior_mean: Any, sites: Sites) -> Product:
     """The product of these rows' sites."""
-    centred = weight_space.centred_linear(prior_mean, sites)
+    centred = sites.centred_linear(prior_mean)
     return Product(weight_space.transposed_times(features, centred), weight_space.gram(features, sites.precision))
 
 
 def is_finite(tree: Any) -> Any:
     """Whether all numbers of a tree are."""
     return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)])
-
-
-def select(choice: Any, yes: Any, no: Any) -> Any:
-    """One of two trees."""
-    return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)

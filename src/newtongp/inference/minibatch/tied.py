@@ -12,10 +12,11 @@ from ..._runtime.devices import kept_everywhere
 from ...likelihoods.base import over_rows
 from ...methods.rule import Method, expansion_around, propose, residual_in
 from ...numerics.gaussian import Gaussian, Sites
+from ...numerics.trees import select
 from ..steps.backtracking import first_accepted
 from ..steps.base import Outcome
 from ..steps.endings import failure_of, is_sound, rounding_of
-from .product import Belief, DeviceRows, Product, Shared, added_energy, is_finite, look_up, product_of, select
+from .product import Belief, DeviceRows, Product, Shared, added_energy, is_finite, look_up, product_of
 
 
 class Tied(eqx.Module):

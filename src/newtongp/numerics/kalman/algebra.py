@@ -1,9 +1,9 @@
-"""The small matrices of one step, in two forms: a number an entry, or arrays.
+"""The small matrices of one step, in two forms: one number per entry, or arrays.
 
 XLA makes good code of scalar arithmetic and poor code of small matrix products, so states of up to a handful of
 entries are unrolled: a vector is a list of numbers, a matrix a list of rows, and zeros that are known in advance
 (outside the blocks of a transition, in an observation) are Python's `0.0` and cost nothing. A "number" is an array
-with one entry a piece of the chain, or a scalar. Larger states are arrays, multiplied block by block.
+with one entry per piece of the chain, or a scalar. Larger states are arrays, multiplied block by block.
 
 Both forms offer the same operations, so that every recursion is written once.
 """
@@ -70,7 +70,7 @@ class Form(eqx.Module):
 
     @abc.abstractmethod
     def observation(self, weights: Any) -> list[Vector]:
-        """One row a latent, from the step's weights (None where the selection is known in advance)."""
+        """One row per latent, from the step's weights (None where the selection is known in advance)."""
 
     @abc.abstractmethod
     def weight_steps(self, weights: Any) -> Any:
@@ -199,7 +199,7 @@ class Form(eqx.Module):
         """L − h vᵀ − v hᵀ + s h hᵀ."""
 
 
-# A number an entry -----------------------------------------------------------------------------
+# One number per entry -----------------------------------------------------------------------------
 
 
 def _is(value: Any, known: float) -> bool:
@@ -238,7 +238,7 @@ def _dot(a: list, b: list) -> Number:
 
 
 class Unrolled(Form):
-    """A number an entry. Symmetric matrices share the entries above and below the diagonal."""
+    """One number per entry. Symmetric matrices share the entries above and below the diagonal."""
 
     def is_whole(self, pieces):
         return True
@@ -651,5 +651,5 @@ def _batched(function: Any, matrices: Any) -> Any:
 
 
 def _with_rank(vector: Vector, rank: int) -> Vector:
-    """A vector that is the same for all pieces, next to one a piece."""
+    """A vector that is the same for all pieces, next to one per piece."""
     return vector.reshape((1,) * (rank - vector.ndim) + vector.shape)

@@ -3,7 +3,7 @@
 x₁ ~ N(0, P₀), xₙ = Aₙ xₙ₋₁ + N(0, Qₙ), fₙ = Hₙ xₙ: the deviation of the states from their prior means
 (`eq:state-space-model`). A and Q are block diagonal. The first step has A = I and Q = 0.
 
-A chain is cut into `pieces` of equal length that are run side by side. Everything that has one entry a position is
+A chain is cut into `pieces` of equal length that are run side by side. Everything that has one entry per position is
 held in the order of the loops: step l of piece c is at l · pieces + c. One piece is plain order of time.
 """
 
@@ -96,7 +96,7 @@ def in_time(chain: Chain) -> Chain:
 
 
 def to_time(array: Any, pieces: int) -> Any:
-    """One entry a position in the order of the loops → in order of time."""
+    """One entry per position in the order of the loops → in order of time."""
     return array if pieces == 1 else loops.time_axis_first(lay_out(array, pieces))
 
 
@@ -106,7 +106,7 @@ def time_of(position: Any, length: int, pieces: int) -> Any:
 
 
 def from_time(array: Any, pieces: int) -> Any:
-    """One entry a position in order of time → in the order of the loops."""
+    """One entry per position in order of time → in the order of the loops."""
     if pieces == 1:
         return array
     return array.reshape((pieces, -1, *array.shape[1:])).swapaxes(0, 1).reshape(array.shape)

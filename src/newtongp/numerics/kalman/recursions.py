@@ -21,9 +21,9 @@ class Step(NamedTuple):
     rotation: Any
     """Vᵢₖ, the share of latent i in scalar site k; None for one latent."""
     precision: Any
-    """w, one a scalar site."""
+    """w, one per scalar site."""
     linear: Any
-    """a, one a scalar site."""
+    """a, one per scalar site."""
 
 
 class Update(NamedTuple):

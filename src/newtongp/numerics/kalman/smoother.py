@@ -17,7 +17,7 @@ from .scalar_sites import scalar_sites
 
 
 class Smoothed(NamedTuple):
-    """One entry a position: deviation of the mean from the prior's, covariance, and K⁻¹ times that deviation."""
+    """One entry per position: deviation of the mean from the prior's, covariance, and K⁻¹ times that deviation."""
 
     mean: Float[Array, "T D"]
     covariance: Float[Array, "T D D"]
@@ -201,7 +201,7 @@ def run_smoother(
 
 
 def collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: bool = False) -> Smoothed:
-    """What the loops gave, one entry a position."""
+    """What the loops gave, one entry per position."""
 
     def stack(entries):
         return jnp.stack([flatten(entry, chain.pieces) for entry in entries], axis=-1)
