@@ -18,7 +18,7 @@ from .validation.numbers import parameter
 class Mean(eqx.Module):
     """The mean of one latent function.
 
-    A mean with parameters of its own to learn is a subclass that declares them:
+    A mean with learnable parameters is a subclass that declares them:
 
     >>> import newtongp as ng
     >>> class Exponential(ng.means.Mean):
@@ -37,7 +37,7 @@ class Mean(eqx.Module):
     def check_inputs(self, dimension: int) -> None:
         """Raise ValueError if this mean cannot be used on inputs with that many columns."""
 
-    # NumPy would otherwise take `array + mean` apart into an array of means.
+    # NumPy would otherwise turn `array + mean` into an array of means.
     __array_ufunc__ = None
 
     def __add__(self, other: Any) -> "Mean":
@@ -57,7 +57,6 @@ class Zero(Mean):
     """
 
     def evaluate(self, x):
-        """The mean at one input."""
         return jnp.zeros(())
 
 
@@ -71,7 +70,6 @@ class Constant(Mean):
     value: Any = learned(converter=lambda value: parameter(value, "value"))
 
     def evaluate(self, x):
-        """The mean at one input."""
         return jnp.asarray(self.value)
 
 
@@ -86,7 +84,6 @@ class Linear(Mean):
     intercept: Any = learned(default=0.0, converter=lambda value: parameter(value, "intercept"))
 
     def evaluate(self, x):
-        """The mean at one input."""
         return jnp.sum(self.slope * x) + self.intercept
 
     def check_inputs(self, dimension: int) -> None:
@@ -97,7 +94,7 @@ class Linear(Mean):
 
 
 class Function(Mean):
-    """A function of one row of x that JAX can trace; it has nothing to learn.
+    """A function of one row of x that JAX can trace, without learnable parameters.
 
     >>> round(float(Function(lambda x: jnp.sin(x[0])).evaluate(jnp.zeros(1))), 4)
     0.0
@@ -109,14 +106,13 @@ class Function(Mean):
         """`function`: takes a vector with the columns of one row, returns one number."""
         if any(eqx.is_array(leaf) or isinstance(leaf, np.ndarray) for leaf in jax.tree.leaves(function)):
             raise ValueError(
-                f"a function with arrays inside cannot be a mean as it is, got {type(function).__name__}: "
+                f"a function with arrays inside cannot be used as a mean directly, got {type(function).__name__}: "
                 f"make it a field of a subclass of newtongp.means.Mean, declared with newtongp.learned() if its arrays "
-                f"are to be learned"
+                f"should be learned"
             )
         self.function = function
 
     def evaluate(self, x):
-        """The mean at one input."""
         return self.function(x)
 
 
@@ -130,14 +126,12 @@ class Sum(Mean):
     parts: tuple[Mean, ...]
 
     def evaluate(self, x):
-        """The mean at one input."""
         total = self.parts[0].evaluate(x)
         for part in self.parts[1:]:
             total = total + part.evaluate(x)
         return total
 
     def check_inputs(self, dimension: int) -> None:
-        """Raise ValueError if a part cannot be used on inputs with that many columns."""
         for part in self.parts:
             part.check_inputs(dimension)
 
@@ -182,15 +176,15 @@ class Independent(eqx.Module):
 
 
 def _evaluated(mean: Mean, x: Float[Array, " P"]) -> Float[Array, ""]:
-    """The mean at one input, where it may be a user's own function or class."""
+    """The mean at one input, for a mean that may be custom."""
     name = "the mean function" if isinstance(mean, Function) else f"`evaluate` of the mean {type(mean).__name__}"
     with traced(name):
         value = mean.evaluate(x)
-    return one_number(value, name, "it sees one row of x, so choose a column, as in `lambda x: 2.0 * x[0]`")
+    return one_number(value, name, "its argument is one row of x, so choose a column, as in `lambda x: 2.0 * x[0]`")
 
 
 def as_mean(value: Any, num_latents: int) -> Independent:
-    """What a user gave as the mean, as one mean for each of `num_latents` latents.
+    """Convert a user's mean to one mean for each of `num_latents` latents.
 
     None is zero for all of them; a number, a `Mean` or a function is the mean of one latent.
 
@@ -219,7 +213,7 @@ def _as_single(value: Any, where: str = "") -> Mean:
         return Zero()
     if isinstance(value, (int, float, np.number, np.ndarray, jax.Array)):
         return Constant(value)
-    # A class is callable too, but `Zero` without its brackets is a slip.
+    # A class is callable too, but `Zero` without brackets is a mistake.
     if callable(value) and not isinstance(value, type):
         return Function(value)
     raise ValueError(

@@ -154,10 +154,10 @@ def test_calibration_shows_as_a_table(result):
 
 def test_a_calibration_without_rows_says_so(result):
     found = result.calibration(X[:3], np.full(3, np.nan))
-    assert found.rows == 0 and repr(found) == "Calibration of no rows, new data: none is observed and can be predicted"
-    assert "no rows: none is observed" in " ".join(str(found).split())
+    assert found.rows == 0 and repr(found) == "Calibration of no rows, new data: none is both observed and predictable"
+    assert "no rows: none is both observed" in " ".join(str(found).split())
     for ask in (lambda: found.coverage, lambda: found.standard_errors, lambda: found.p_value, found.histogram):
-        with pytest.raises(ValueError, match="calibration has no rows: none is observed and can be predicted"):
+        with pytest.raises(ValueError, match="calibration has no rows: none is both observed and predictable"):
             ask()
 
 
@@ -202,7 +202,7 @@ def test_calibration_says_what_it_lacks(result):
         plain.calibration()
     pair = likelihoods.MultivariateGaussian(np.eye(2))
     both = ng.prediction.Prediction(pair, ng.Gaussian(np.zeros((1, 2)), np.eye(2)[None]), None)
-    with pytest.raises(ValueError, match="one output, and MultivariateGaussian has 2"):
+    with pytest.raises(ValueError, match="one output, but MultivariateGaussian has 2"):
         around(both, ng.infer(MODEL, X, Y).data, np.ones(1, dtype=bool))
 
 
@@ -313,7 +313,7 @@ def test_folds_may_be_time_stamps_of_any_unit(unit, by_blocks):
         ({"key": 1.5}, "key must be a JAX key"),
         ({"learn": 3}, "learn must be a function of a model, x and y"),
         ({"learn": lambda *_: None}, "learn must return a Result, as infer does, got None"),
-        ({"learn": ng.infer, "method": ng.Newton()}, "learn takes the place of infer, so method is not used"),
+        ({"learn": ng.infer, "method": ng.Newton()}, "learn replaces infer, so method is not used"),
         ({"learn": ng.infer, "tol": 1e-3}, "so tol is not used"),
         ({"sites": ng.Sites.constant(20, 1, 0.0)}, "sites belong to all rows"),
         ({"model": "GP"}, "model must be a Model"),
@@ -415,7 +415,7 @@ def test_cross_validations_are_compared_by_their_folds(by_blocks):
     assert found.source == "cross-validation" and found.entries[1]["difference"] == pytest.approx(0.0, abs=1e-8)
     assert found.entries[0]["energy"] is None and "converged" in str(found)
     other = ng.cross_validate(MODEL, X, Y, folds=3)
-    with pytest.raises(ValueError, match="'a' and 'b' have other folds: use the same folds and key"):
+    with pytest.raises(ValueError, match="'a' and 'b' have different folds: use the same folds and key"):
         ng.compare({"a": by_blocks, "b": other})
 
 

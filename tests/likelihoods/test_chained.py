@@ -177,8 +177,11 @@ def test_chains_of_a_users_own():
     [
         (lambda: lk.Chained(lk.StudentT()), "name at least one parameter .* StudentT has df, scale"),
         (lambda: lk.Chained("student", scale="exp"), "base must be a likelihood such as"),
-        (lambda: lk.Chained(lk.StudentT(), width="exp"), "width is no parameter that .*: StudentT has df, scale"),
-        (lambda: lk.Chained(lk.Poisson(), link="exp"), "link is no parameter that can be a latent: Poisson has none"),
+        (lambda: lk.Chained(lk.StudentT(), width="exp"), "width is not a parameter that .*: StudentT has df, scale"),
+        (
+            lambda: lk.Chained(lk.Poisson(), link="exp"),
+            "link is not a parameter that can be a latent: Poisson has none",
+        ),
         (lambda: lk.Chained(lk.NegativeBinomial(), exposure="exp"), "exposure is given with the data.* has dispersion"),
         (lambda: lk.Chained(lk.StudentT(), scale="log"), "the link of scale must be one of 'exp', .*, got 'log'"),
         (lambda: lk.Chained(lk.StudentT(), scale="identity"), "takes scale to -3, which StudentT does not allow"),

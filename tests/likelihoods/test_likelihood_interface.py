@@ -154,7 +154,7 @@ def test_row_parameters_for_other_rows_are_checked():
         base.with_row_parameters(lk.Poisson(), exposure=-1.0)
     with pytest.raises(ValueError, match="trials must be positive integers"):
         base.with_row_parameters(lk.Binomial(3), trials=1.5)
-    with pytest.raises(ValueError, match="trials is no row parameter of Poisson"):
+    with pytest.raises(ValueError, match="trials is not a row parameter of Poisson"):
         base.with_row_parameters(lk.Poisson(), trials=3)
 
 

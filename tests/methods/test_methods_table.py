@@ -25,7 +25,7 @@ page = script.PAGE.read_text(encoding="utf-8")
 
 
 def test_the_script_runs_every_method_of_the_smoke_test():
-    smoke = load("smoke_for_methods_table", ROOT / "tests" / "test_smoke.py")
+    smoke = load("smoke_for_methods_table", ROOT / "tests" / "repository" / "test_smoke.py")
     assert set(script.METHODS) - {"power ep gauss-newton"} == set(smoke.METHODS)
     for name, method in smoke.METHODS.items():
         assert repr(script.method_of(name)) == repr(method)

@@ -102,7 +102,7 @@ def test_axes_that_are_given_are_drawn_on(counts):
     figure, axes = pyplot.subplots(2)
     assert counts.plot(axes, GRID, latents=True) is figure and len(figure.axes) == 2
     assert counts.plot(axes[0], GRID) is figure
-    with pytest.raises(ValueError, match="axes must be as many matplotlib axes as panels, 2, got 1"):
+    with pytest.raises(ValueError, match="axes must be one matplotlib axes object per panel, 2, got 1"):
         counts.plot(axes[0], GRID, latents=True)
 
 
@@ -309,7 +309,7 @@ def test_a_plot_refuses_what_it_cannot_draw(counts):
     result = ng.infer(
         ng.Model(ng.LinearModel(1.0), likelihoods.Poisson()), np.random.default_rng(0).normal(size=(12, 3)), COUNTS
     )
-    with pytest.raises(ValueError, match="plot draws one input, or two with one output, and here are 3 that vary"):
+    with pytest.raises(ValueError, match="plot draws one input, or two with one output, but 3 inputs vary"):
         result.plot()
     with pytest.raises(ValueError, match="levels must lie strictly between 0 and 1"):
         counts.plot(levels=(95,))

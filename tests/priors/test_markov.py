@@ -495,7 +495,10 @@ def test_time_stamps_are_numbers_of_days():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ng.MarkovGP(kernels.RationalQuadratic()), "RationalQuadratic has no state space form: use `GP`"),
+        (
+            lambda: ng.MarkovGP(kernels.RationalQuadratic()),
+            "RationalQuadratic has no state space form: use it with `GP`",
+        ),
         (lambda: ng.MarkovGP(MATERN + kernels.RationalQuadratic()), "has no state space form"),
         (lambda: ng.MarkovGP(MATERN.on(1)), "a state space form has one column of x"),
         (lambda: ng.MarkovGP(kernels.Matern32([1.0, 2.0])), "lengthscale has length 2"),

@@ -209,7 +209,7 @@ def test_conditioning_is_what_the_definition_says(kind, inputs):
     assert bool(stepwise.proper)
     same(stepwise.marginals.mean, mean.reshape(n, latents), 1e-10)
     same(stepwise.marginals.covariance, blocks, 1e-10)
-    same(stepwise.extra, extra, 1e-10)
+    same(stepwise.residual_covariance, extra, 1e-10)
     for found in (posterior.marginals, again):
         same(found.mean, mean.reshape(n, latents), 1e-10)
         same(found.covariance, blocks + extra, 1e-10)

@@ -100,7 +100,7 @@ def test_dense_covariances_of_two_latents_against_60_digits(kind):
         assert np.all(np.linalg.eigvalsh(marginals.covariance) > 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(quick=["1.0-1e-16"], others="slow")
 @pytest.mark.parametrize(("variance", "noise"), [(1e6, 1e-10), (1e3, 1e-13), (1.0, 1e-16)])
 def test_precise_data_have_variances_and_densities(variance, noise):
     x = np.arange(6.0)

@@ -134,6 +134,13 @@ def test_numbered_titles_share_no_file(titles):
     assert len(set(report._file_names(titles))) == len(titles)
 
 
+def test_without_jinja2_the_error_says_what_to_install_and_nothing_is_written(tmp_path, counts, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(ImportError, match=r"reports need Jinja2: pip install 'newtongp\[plot\]'"):
+        report.write_report(tmp_path / "new", [report.Section("Counts", counts)])
+    assert not (tmp_path / "new").exists()
+
+
 def test_nothing_to_report_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="at least one section"):
         report.write_report(tmp_path / "folder", [])

@@ -28,7 +28,7 @@ def test_every_status_is_one_kind_of_ending():
     assert [status for status in ng.Status if status.ok] == [ng.Status.CONVERGED]
     assert not any(status.ok and status.failed for status in ng.Status)
     for status in ng.Status:
-        advice = ("raise", "Use", "try", "Converged", "not ended")
+        advice = ("raise", "Use", "use", "try", "Continue", "Converged", "not ended")
         assert any(word in status.sentence for word in advice)
 
 

@@ -70,7 +70,7 @@ INPUTS = {
     "none entry": ([0.0, None, 1.0], "row 1, column 0 is nan"),
     "masked": (np.ma.array([0.0, 1.0, 2.0], mask=[0, 0, 1]), "row 2, column 0 is nan"),
     "NA": (pd.Series([0, 1, pd.NA], dtype="Int64"), "row 2, column 0 is nan"),
-    "scalar": (1.5, "x must have one row a datum", "1.5", "write [1.5]"),
+    "scalar": (1.5, "x must have one row per datum", "1.5", "write [1.5]"),
     "None": (None, "x must hold real numbers", "None"),
     "three dimensions": (np.zeros((3, 2, 1)), "got shape (3, 2, 1)", "x.reshape(3, -1)"),
     "no rows": ([], "x has no rows", "give at least one"),
@@ -345,7 +345,7 @@ def test_bad_parts_are_refused_when_they_are_made(case):
 
 
 AFTERWARDS = {
-    "missing exposure": ("exposed", lambda r: r.predict(X), "one exposure a row", "pass exposure="),
+    "missing exposure": ("exposed", lambda r: r.predict(X), "one exposure per row", "pass exposure="),
     "missing exposure of y_new": ("exposed", lambda r: r.log_density(X, Y), "pass exposure="),
     "missing exposure of draws": ("exposed", lambda r: r.sample_y(0, X, 1), "pass exposure="),
     "unknown parameter": ("exposed", lambda r: r.predict(X, trials=3), "Poisson has no", "'trials'", "exposure"),
@@ -493,7 +493,7 @@ OF_USERS = {
     "a row from a mean": (lambda: infer(mean=lambda x: x), "the mean function must return one number", "shape (1,)"),
     "log_prob of two": (
         lambda: infer(likelihood=Returns(lambda value: jnp.stack([value, value]))),
-        "`log_prob` of Returns must return one number and not an array of shape (2,)",
+        "`log_prob` of Returns must return one number, not an array of shape (2,)",
         "summed over its outputs",
     ),
     "log_prob of one entry": (lambda: infer(likelihood=Returns(jnp.atleast_1d)), "`log_prob`", "shape (1,)"),
@@ -569,16 +569,16 @@ ARGUMENTS = {
     "accelerate": (lambda r: ng.Damped(accelerate="yes"), "accelerate must be True or False"),
     "columns of a linear model": (
         lambda r: ng.infer(ng.Model(ng.LinearModel(1.0), "poisson"), TWO_COLUMNS, Y).predict(np.zeros((1, 3))),
-        "x and x_new must have as many columns as each other, got 2 and 3",
+        "x and x_new must have the same number of columns, got 2 and 3",
         "in the same order",
     ),
     "large x": (lambda r: infer(x=[0.0, 1.0, 1e308]), "x must be at most 1e+100", "row 2, column 0", "a larger unit"),
     "large x_new": (lambda r: r.predict([-1e308]), "x_new must be at most 1e+100", "row 0, column 0 is -1e+308"),
     "subnormal lengthscale": (lambda r: kernels.RBF(1e-320), "lengthscale must be at least 2.2e-308", "smaller unit"),
-    "true lengthscale": (lambda r: kernels.RBF(True), "lengthscale must be a number, and not True or False", "True"),
+    "true lengthscale": (lambda r: kernels.RBF(True), "lengthscale must be a number, not True or False", "True"),
     "true lengthscales": (lambda r: kernels.RBF([1.0, True]), "not True or False", "[1.0, True]"),
-    "true variance": (lambda r: likelihoods.Gaussian(np.True_), "variance must be a number, and not True or False"),
-    "true tol": (lambda r: infer(tol=True), "tol must be a number, and not True", "1e-6"),
+    "true variance": (lambda r: likelihoods.Gaussian(np.True_), "variance must be a number, not True or False"),
+    "true tol": (lambda r: infer(tol=True), "tol must be a number, not True", "1e-6"),
 }
 
 

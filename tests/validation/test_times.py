@@ -324,7 +324,7 @@ BAD_INPUTS = {
     "a frame with numbers": (pd.DataFrame({"t": STAMPS, "a": range(4)}), "DataFrame", "row 0, 0"),
     "months": (np.array([1, 2], dtype="timedelta64[M]"), "months have no fixed length", "days"),
     "years in a list": ([np.timedelta64(1, "Y")], "years have no fixed length"),
-    "durations without a unit": (np.array([1, 2], dtype="timedelta64"), "without a unit"),
+    "durations without a unit": (np.array([1, 2], "timedelta64[D]").view("timedelta64"), "without a unit"),
     "one stamp": (STAMPS[0], "one row per datum", "2024-02-28T06", "list"),
     "one datetime": (PYTHON[0], "one row per datum", "list"),
     "no rows": (STAMPS[:0], "x has no rows"),

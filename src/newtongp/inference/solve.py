@@ -118,6 +118,7 @@ def solve(
     0.1133
     """
     _require_double()
+    _check_closures(model)
     method, step = check_choices(model, method, step)
     prepared = data if isinstance(data, Prepared) else _from_arrays(model, data)
     bound, order = _bind(model, prepared)
@@ -139,6 +140,17 @@ def _require_double() -> None:
             "solve needs double precision, and JAX is in single precision here: call it within "
             '`with jax.enable_x64(True):`, or write jax.config.update("jax_enable_x64", True) when your program starts'
         )
+
+
+def _check_closures(model: Model) -> None:
+    """Raise ValueError if a function in the model closes over traced values, which derivatives would not reach."""
+    for leaf in jax.tree.leaves(model):
+        cells = getattr(leaf, "__closure__", None) or ()
+        if any(isinstance(part, jax.core.Tracer) for cell in cells for part in jax.tree.leaves(cell.cell_contents)):
+            raise ValueError(
+                f"{getattr(leaf, '__qualname__', leaf)} in the model closes over values that JAX traces, and their "
+                "derivatives would be lost: make it a callable equinox.Module with these values as fields"
+            )
 
 
 # Data -----------------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Kernels: the covariance functions of Gaussian process priors.
 
 They add (`+`), multiply (`*`), scale (`2.0 * k`) and restrict to columns of x (`k.on(0, 2)`). Kernels of one input with
-a state space form have `blocks()`, the linear Gaussian Markov processes whose sum f is.
+a state space form have `blocks()`, linear Gaussian Markov processes that sum to f.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""What a kernel is: the covariance of f at one pair of inputs. Sums, products, active dimensions.
+"""The kernel base class: the covariance of f at one pair of inputs. Sums, products, active dimensions.
 
 A kernel is written for one pair (`evaluate(x1, x2)` with vectors of length P); `gram` maps it over rows.
 """
@@ -28,7 +28,7 @@ def hyperparameter(
     learned_by_default: bool = True,
     unit: str | None = None,
 ) -> Any:
-    """A field of a kernel that can be learned: a float64 array, checked when the kernel is made."""
+    """A learnable field of a kernel: a float64 array, checked when the kernel is created."""
     return learned(
         Positive() if lower == 0.0 else Real(),
         learned_by_default,
@@ -47,7 +47,7 @@ def whole_number(name: str, default: int, lower: int, upper: int | None = None) 
 
 
 def check_length(values: Any, name: str, dimension: int) -> None:
-    """Raise ValueError if a vector of hyperparameters has not one entry per column of x."""
+    """Raise ValueError unless a vector of hyperparameters has one entry per column of x."""
     shape = np.shape(values)
     if shape and shape[0] != dimension:
         raise ValueError(
@@ -92,15 +92,15 @@ class Kernel(eqx.Module):
     def blocks(self) -> tuple[Block, ...]:
         """The state space form on one column of x: f is the sum of the first entries of these processes."""
         raise ValueError(
-            f"{type(self).__name__} has no state space form: use `GP` with it, or another kernel, such as a Matern; "
-            f"a kernel of your own may have a method `blocks`, see `newtongp.kernels.LinearSDE`"
+            f"{type(self).__name__} has no state space form: use it with `GP`, or choose another, such as a Matern; "
+            f"a custom kernel may define a method `blocks`, see `newtongp.kernels.LinearSDE`"
         )
 
     def on(self, *dimensions: Any) -> "Kernel":
-        """This kernel, seeing only these columns of x, numbered from 0: `Matern52().on(0) + White().on(1)`."""
+        """This kernel restricted to these columns of x, numbered from 0: `Matern52().on(0) + White().on(1)`."""
         return Active(self, dimensions)
 
-    # NumPy would otherwise take `array * kernel` apart into an array of kernels.
+    # NumPy would otherwise turn `array * kernel` into an array of kernels.
     __array_ufunc__ = None
 
     def __add__(self, other: Any) -> "Kernel":
@@ -151,19 +151,16 @@ class Sum(Kernel):
         self.parts = _flatten(parts, Sum)
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         total = self.parts[0].evaluate(x1, x2)
         for part in self.parts[1:]:
             total = total + part.evaluate(x1, x2)
         return total
 
     def check_inputs(self, dimension: int) -> None:
-        """Raise ValueError if a part cannot be used on inputs with that many columns."""
         for part in self.parts:
             part.check_inputs(dimension)
 
     def check_values(self, x: np.ndarray) -> None:
-        """Raise ValueError if a part is not defined at one of these inputs."""
         for part in self.parts:
             part.check_values(x)
 
@@ -182,24 +179,21 @@ class Product(Kernel):
         self.parts = _flatten(parts, Product)
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         total = self.parts[0].evaluate(x1, x2)
         for part in self.parts[1:]:
             total = total * part.evaluate(x1, x2)
         return total
 
     def check_inputs(self, dimension: int) -> None:
-        """Raise ValueError if a part cannot be used on inputs with that many columns."""
         for part in self.parts:
             part.check_inputs(dimension)
 
     def check_values(self, x: np.ndarray) -> None:
-        """Raise ValueError if a part is not defined at one of these inputs."""
         for part in self.parts:
             part.check_values(x)
 
     def blocks(self) -> tuple[Block, ...]:
-        """The products of the blocks of the parts, every one with every other."""
+        """The products of the blocks of the parts, in all combinations."""
         return multiply_blocks([part.blocks() for part in self.parts])
 
 
@@ -210,15 +204,12 @@ class Scaled(Kernel):
     scale: Any = hyperparameter("scale", 1.0)
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         return self.scale * self.kernel.evaluate(x1, x2)
 
     def check_inputs(self, dimension: int) -> None:
-        """Raise ValueError if the kernel cannot be used on inputs with that many columns."""
         self.kernel.check_inputs(dimension)
 
     def check_values(self, x: np.ndarray) -> None:
-        """Raise ValueError if the kernel is not defined at one of these inputs."""
         self.kernel.check_values(x)
 
     def blocks(self) -> tuple[Block, ...]:
@@ -227,16 +218,16 @@ class Scaled(Kernel):
 
 
 class Active(Kernel):
-    """A kernel that sees only some columns of x.
+    """A kernel of some columns of x.
 
-    Nested, the inner columns are numbered within the outer ones: `k.on(1).on(2, 0)` sees column 0.
+    If nested, inner columns are numbered within the outer ones: `k.on(1).on(2, 0)` uses column 0.
     """
 
     kernel: Kernel
     dimensions: tuple[int, ...] = eqx.field(static=True)
 
     def __init__(self, kernel: Kernel, dimensions: Sequence[Any]):
-        """`dimensions`: column numbers from 0, in the order in which the kernel sees them."""
+        """`dimensions`: column numbers from 0, in the order in which the kernel uses them."""
         if not dimensions or any(not is_whole(d) or d < 0 for d in dimensions):
             raise ValueError(
                 f"dimensions must be one or more column numbers from 0, got {tuple(dimensions)!r}: "
@@ -246,7 +237,6 @@ class Active(Kernel):
         self.dimensions = tuple(int(d) for d in dimensions)
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         columns = np.asarray(self.dimensions)
         return self.kernel.evaluate(x1[columns], x2[columns])
 
@@ -264,11 +254,11 @@ class Active(Kernel):
         self.kernel.check_values(x[:, list(self.dimensions)])
 
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks of the kernel, if it sees the only column that a state space form knows."""
+        """The blocks of the kernel, if it uses column 0 only."""
         if self.dimensions != (0,):
             raise ValueError(
-                f"a state space form has one column of x, column 0, but the kernel sees {self.dimensions}: "
-                f"use `GP` with it, or leave out `on(...)`"
+                f"a state space form has one column of x, column 0, but the kernel uses {self.dimensions}: "
+                f"use it with `GP`, or leave out `on(...)`"
             )
         return self.kernel.blocks()
 
@@ -290,7 +280,9 @@ def check_rows(kernel: Kernel, *inputs: Any) -> None:
         if np.ndim(x) != 2:
             raise ValueError(f"x must have shape (rows, columns), got {np.shape(x)}: write `x[:, None]` for one column")
         if np.shape(x)[1] != np.shape(inputs[0])[1]:
-            raise ValueError(f"the inputs differ in their columns: {np.shape(inputs[0])[1]} and {np.shape(x)[1]}")
+            raise ValueError(
+                f"the inputs have different numbers of columns: {np.shape(inputs[0])[1]} and {np.shape(x)[1]}"
+            )
     kernel.check_inputs(np.shape(inputs[0])[1])
 
 
@@ -307,8 +299,8 @@ def diagonal(kernel: Kernel, x: Float[Array, "N P"]) -> Float[Array, " N"]:
 
 
 def _evaluated(kernel: Kernel, x1: Float[Array, " P"], x2: Float[Array, " P"]) -> Float[Array, ""]:
-    """k(x1, x2), where the kernel may be a user's own."""
+    """k(x1, x2), for a kernel that may be custom."""
     name = f"`evaluate` of {type(kernel).__name__}"
     with traced(name):
         value = kernel.evaluate(x1, x2)
-    return one_number(value, name, "it sees one pair of rows, vectors, so sum over their columns or choose one")
+    return one_number(value, name, "its arguments are two rows (vectors), so sum over their columns or choose one")

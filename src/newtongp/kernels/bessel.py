@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.lax import bessel_i0e
 
-# From here the recurrence has forgotten its start for orders of a few dozen, whatever z is.
+# Starting from here, the recurrence no longer depends on its start for orders of a few dozen, for any z.
 _START = 400
 
 
@@ -47,7 +47,7 @@ def _ratio_at(order: float, z):
     def leading(j):
         return z / (j - 0.5 + jnp.sqrt(z * z + (j * j - 0.25)))
 
-    # What one step of the recurrence changes, and the next steps would change back and forth.
+    # The change by one step of the recurrence, after which further changes alternate.
     guess = leading(order)
     change = z / (2.0 * order + z * leading(order + 1.0)) - guess
     return guess + change / (1.0 + guess * guess)

@@ -1,4 +1,4 @@
-"""Random walks: kernels that start at an origin and know no distance."""
+"""Random walks: non-stationary kernels that start at an origin."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from .statespace import Block, BrownianBlock, IntegratedBrownianBlock
 
 
 def _origin() -> Any:
-    """A field that says where a process starts: fixed, since data before it have no probability."""
+    """The field for the start of a process; not learned, because inputs must not precede it."""
     return eqx.field(static=True, default=0.0, converter=lambda value: float(parameter(value, "origin")))
 
 
@@ -28,8 +28,8 @@ def _check_start(kernel: str, origin: float, x: np.ndarray) -> None:
 class Brownian(Kernel):
     """A random walk (Wiener process) from zero at the origin, in one column: k = variance · (min(x, x') − origin).
 
-    `variance` is what it gains in a unit of x. Inputs must not precede the origin, which is not learned. Add a
-    `Constant` for an unknown level at the origin.
+    `variance` is the increase of its variance per unit of x. Inputs must not precede the origin, which is not learned.
+    Add a `Constant` for an unknown level at the origin.
 
     >>> round(float(Brownian(variance=2.0).evaluate(jnp.ones(1), 3.0 * jnp.ones(1))), 4)
     2.0
@@ -39,7 +39,6 @@ class Brownian(Kernel):
     origin: float = _origin()
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         return self.variance * (jnp.minimum(x1[0], x2[0]) - self.origin)
 
     def check_inputs(self, dimension: int) -> None:
@@ -70,9 +69,8 @@ class IntegratedBrownian(Kernel):
     origin: float = _origin()
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         first, last = jnp.minimum(x1[0], x2[0]) - self.origin, jnp.maximum(x1[0], x2[0]) - self.origin
-        # m³/3 + (M − m) m²/2, where the difference does not need to be taken.
+        # m³/3 + (M − m) m²/2, written without the difference.
         return self.variance * first**2 * (3.0 * last - first) / 6.0
 
     def check_inputs(self, dimension: int) -> None:

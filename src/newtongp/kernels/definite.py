@@ -1,4 +1,4 @@
-"""Whether a kernel that a user has written is a covariance at the data: newtongp's own always are."""
+"""A check that a custom kernel is a covariance at the data. Built-in kernels always are."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,13 +15,13 @@ from .multilatent import Independent
 
 _PACKAGE = __name__.partition(".")[0]
 _MOST_ROWS, _MOST_TIMES = 100, 40
-"""Rows that are looked at: of a covariance function, and of a state space form, which takes longer to evaluate."""
+"""The number of rows that are checked: for a covariance function, and for a state space form, which is slower."""
 _TOLERATED = 1e-6
-"""Of the largest eigenvalue: what inaccurate arithmetic in a kernel may make of a zero."""
+"""Relative to the largest eigenvalue: the tolerance for inaccurate arithmetic in a kernel."""
 
 
 class _Part(NamedTuple):
-    """A user's kernel, where it is in the kernel of a prior, and what it sees of the inputs."""
+    """A custom kernel, its name within the prior's kernel, and its columns of the inputs."""
 
     name: str
     kernel: Kernel
@@ -29,7 +29,7 @@ class _Part(NamedTuple):
 
 
 def find_indefinite(kernel: Kernel | Independent, x: np.ndarray, in_time: bool) -> str | None:
-    """Which part of a kernel is no covariance at some of these inputs, and why, in words; None if all are.
+    """A message about the part of a kernel that is not a covariance at these inputs; None if all are.
 
     With `in_time` the state space form is checked instead of `evaluate`. Kernels of the library are not checked.
     """
@@ -44,7 +44,7 @@ def find_indefinite(kernel: Kernel | Independent, x: np.ndarray, in_time: bool) 
 
 
 def is_own(kernel: Kernel | Independent) -> bool:
-    """Whether a part of a kernel is of a class that a user has written."""
+    """Whether a part of a kernel is of a custom class."""
     return any(_is_own(part) for part in _leaves(kernel, None, ""))
 
 
@@ -53,17 +53,17 @@ def _is_own(part: _Part) -> bool:
 
 
 def check_definite(kernel: Kernel | Independent, x: np.ndarray, in_time: bool) -> None:
-    """Raise ValueError if a kernel that a user has written is no covariance at some of these inputs."""
+    """Raise ValueError if a custom kernel is not a covariance at these inputs."""
     problem = find_indefinite(kernel, x, in_time)
     if problem is not None:
         raise ValueError(
-            f"{problem}, so that it is no covariance: a kernel must be symmetric and positive semi-definite. Check its "
+            f"{problem}, so it is not a covariance: a kernel must be symmetric and positive semi-definite. Check its "
             f"{'blocks' if in_time else 'evaluate'} and the values of its fields, such as the sign of a variance"
         )
 
 
 def _leaves(kernel: Any, x: Any, name: str) -> Iterator[_Part]:
-    """The parts that are made of no others."""
+    """The parts that have no parts themselves."""
     if isinstance(kernel, (Sum, Product, Independent)):
         parts = kernel.kernels if isinstance(kernel, Independent) else kernel.parts
         for index, part in enumerate(parts):
@@ -77,7 +77,7 @@ def _leaves(kernel: Any, x: Any, name: str) -> Iterator[_Part]:
 
 
 def _chosen(count: int, most: int) -> np.ndarray:
-    """Neighbours, and rows from all over the data."""
+    """A sample of neighbours, and of rows from all over the data."""
     if count <= most:
         return np.arange(count)
     return np.unique(np.append(np.arange(most // 2), np.linspace(0, count - 1, most - most // 2).astype(int)))

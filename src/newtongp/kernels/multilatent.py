@@ -1,7 +1,7 @@
 """Several latent functions: one kernel each, independent a priori.
 
-The functions below take a `Kernel` (one latent) or an `Independent` (one per kernel) alike, and always
-put the latents first.
+The functions below take a `Kernel` (one latent) or an `Independent` (one latent per kernel), and always put the latents
+first.
 """
 
 from collections.abc import Callable, Iterable
@@ -40,7 +40,7 @@ class Independent(eqx.Module):
         for index, kernel in enumerate(kernels):
             if not isinstance(kernel, Kernel):
                 raise ValueError(
-                    f"kernels must hold kernels only, but element {index} is {kernel!r}: "
+                    f"kernels must contain only kernels, but element {index} is {kernel!r}: "
                     f"give one newtongp.kernels.Kernel per latent"
                 )
         self.kernels = kernels

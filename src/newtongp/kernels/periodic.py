@@ -1,4 +1,4 @@
-"""Kernels that repeat."""
+"""Periodic kernels."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from .bessel import scaled_bessel
 from .statespace import Block, ConstantBlock, OscillationBlock
 
 MOST_HARMONICS = 1000
-"""Each has two states, and a filter has matrices of all states."""
+"""The largest number of harmonics. Each has two states, and a filter uses matrices of all states."""
 
 
 class Periodic(Kernel):
@@ -21,10 +21,10 @@ class Periodic(Kernel):
     The lengthscale is relative to the period. For a pattern that changes slowly, multiply by a
     stationary kernel.
 
-    The state space form (on one column) is the Fourier series of k, cut off after `harmonics` sinusoids; nothing else
-    uses that number. What is left out is largest at distance zero, where `truncation_error()` says how large. Ten
-    harmonics leave out 1e-11 of the variance with lengthscale 1, 3e-6 with 0.5 and 9e-3 with 0.25. Five times
-    1 / lengthscale are enough for an error below 2e-5, if the lengthscale is at most 1.
+    The state space form (on one column) is the Fourier series of k, truncated after `harmonics` sinusoids; nothing else
+    uses that number. The error is largest at distance zero, where it is `truncation_error()`. With ten harmonics it is
+    1e-11 of the variance for lengthscale 1, 3e-6 for 0.5 and 9e-3 for 0.25. Five times 1 / lengthscale harmonics are
+    enough for an error below 2e-5, if the lengthscale is at most 1.
 
     >>> k = Periodic(period=2.0)
     >>> round(float(k.evaluate(jnp.zeros(1), jnp.ones(1))), 4)
@@ -41,7 +41,6 @@ class Periodic(Kernel):
     harmonics: int = whole_number("harmonics", 10, lower=0, upper=MOST_HARMONICS)
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         sines = jnp.sin(jnp.pi * (x1 - x2) / self.period) / self.lengthscale
         return self.variance * jnp.exp(-2.0 * jnp.sum(sines**2))
 
@@ -75,8 +74,7 @@ class Cosine(Kernel):
     variance: Any = hyperparameter("variance", 1.0, unit="f2")
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
-        # The cosine is even, so the signed difference serves as the distance and has a derivative at 0.
+        # The cosine is even, so the signed difference can replace the distance, and is differentiable at 0.
         return self.variance * jnp.cos(2.0 * jnp.pi * (x1[0] - x2[0]) / self.period)
 
     def check_inputs(self, dimension: int) -> None:
@@ -84,5 +82,5 @@ class Cosine(Kernel):
         check_one_column("Cosine", dimension)
 
     def blocks(self) -> tuple[Block, ...]:
-        """Two states: f, and f a quarter of a period on."""
+        """Two states: f, and f a quarter of a period later."""
         return (OscillationBlock(self.variance, self.period),)

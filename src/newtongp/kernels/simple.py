@@ -1,4 +1,4 @@
-"""The kernels that need no distance: linear, white."""
+"""Kernels that do not depend on a distance: linear, white."""
 
 from typing import Any
 
@@ -22,7 +22,6 @@ class Linear(Kernel):
     centre: Any = hyperparameter("centre", 0.0, lower=-np.inf, max_ndim=1, learned_by_default=False)
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         return jnp.sum(self.variance * (x1 - self.centre) * (x2 - self.centre))
 
     def check_inputs(self, dimension: int) -> None:
@@ -38,8 +37,8 @@ class Linear(Kernel):
 class White(Kernel):
     """Independent values at distinct inputs: k = variance if x = x' in every column, else 0.
 
-    It is part of the latent function, not noise of a measurement: equal inputs share one value. `White().on(2)` is a
-    random effect: rows with the same number in column 2 share one value, those of other numbers are independent.
+    It is part of the latent function, not measurement noise: equal inputs share one value. `White().on(2)` is a random
+    effect: rows with the same number in column 2 share one value, and values of different numbers are independent.
 
     >>> round(float(White(0.5).evaluate(jnp.zeros(2), jnp.zeros(2))), 4)
     0.5
@@ -50,9 +49,8 @@ class White(Kernel):
     variance: Any = hyperparameter("variance", 1.0, unit="f2")
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         return jnp.where(jnp.all(x1 == x2), self.variance, 0.0)
 
     def blocks(self) -> tuple[Block, ...]:
-        """One state, which is new at every new time."""
+        """One state, which is independent at every new time."""
         return (WhiteBlock(self.variance),)

@@ -1,10 +1,10 @@
-"""Kernels of one input as linear stochastic differential equations: what a Kalman filter needs to know of them.
+"""State space forms of kernels of one input: linear stochastic differential equations.
 
 A kernel with a state space form is a tuple of blocks, `kernel.blocks()`. Each block is a Gaussian Markov process x(t),
 and f(t) is the sum of their first entries. Hence k(s, t) = Σ [A(s → t) P(s)]₀₀ for s ≤ t, with P the block's
 `covariance` and A its `transition`. The blocks of composed kernels follow from those of their parts.
 
-Everything is written for one pair of times and meant to be mapped. At equal times A = I and Q = 0, exactly.
+Everything is written for one pair of times, and mapped over pairs. At equal times A = I and Q = 0, exactly.
 """
 
 import abc
@@ -44,7 +44,7 @@ class Block(eqx.Module):
 
     @property
     def deterministic(self) -> bool:
-        """Whether x(t) follows from x(s), so that the noise is zero for any step."""
+        """Whether x(s) determines x(t), so that the noise is zero for any step."""
         return False
 
     @abc.abstractmethod
@@ -64,7 +64,7 @@ class Block(eqx.Module):
 
 
 class ConstantBlock(Block):
-    """A level that never changes."""
+    """A constant level."""
 
     variance: Any
 
@@ -131,7 +131,7 @@ class LinearBlock(Block):
 
 
 class OscillationBlock(Block):
-    """A sinusoid of random amplitude and phase, which turns `harmonic` times a period: x = (f, f a quarter turn on)."""
+    """A sinusoid of random amplitude and phase, with `harmonic` turns per period: x = (f, f a quarter turn later)."""
 
     variance: Any
     period: Any
@@ -157,7 +157,7 @@ class OscillationBlock(Block):
 
 
 def _turns(step, period):
-    """The fraction of a period that is left of a step after whole periods."""
+    """The fractional part of step / period."""
     # The remainder is exact where step / period has no digits left after the point. It jumps where the step is a
     # multiple of the period, so that the derivative is taken from the quotient, which enters with the value zero.
     quotient = step / period
@@ -301,10 +301,10 @@ def _multiply(left: Block, right: Block) -> Block:
 
 
 class LinearSDE(Block):
-    """dx = F x dt + dβ in its stationary state: the block for a kernel of one's own.
+    """dx = F x dt + dβ in its stationary state: the block for a custom kernel.
 
-    `drift` is F, `diffusion` the covariance of β a unit of time (L q Lᵀ) and `stationary` the covariance of x, which
-    solves F P + P Fᵀ + L q Lᵀ = 0. Steps of any length are safe, from 0 up to 10¹¹/‖F‖; longer ones count as that.
+    `drift` is F, `diffusion` the covariance of β per unit of time (L q Lᵀ) and `stationary` the covariance of x, which
+    solves F P + P Fᵀ + L q Lᵀ = 0. Steps may have any length from 0 to 10¹¹/‖F‖; longer ones are treated as that.
 
     >>> import numpy as np
     >>> from newtongp import kernels
@@ -360,7 +360,7 @@ def _square(value, name: str):
 
 
 def _check_stationary(drift, diffusion, stationary) -> None:
-    """Raise ValueError unless the covariance does not change in time. Tracers pass unchecked."""
+    """Raise ValueError unless the covariance is stationary. Tracers are not checked."""
     if any(isinstance(each, jax.core.Tracer) for each in (drift, diffusion, stationary)):
         return
     change = drift @ stationary
@@ -380,8 +380,8 @@ _DOUBLINGS = 38
 def _discretise(drift, diffusion, step):
     """A = exp(F h) and Q = ∫₀ʰ exp(F s) L q Lᵀ exp(F s)ᵀ ds, by a Taylor series for h / 2ᵏ and k doublings.
 
-    Neither cancels: entries of Q that are of high order in a small step keep their digits, as they do not in
-    P − A P Aᵀ or in the exponential of one matrix that holds both.
+    There is no cancellation: entries of Q that are of high order in a small step keep their digits, unlike in P − A P
+    Aᵀ or in the exponential of one matrix that contains both.
     """
     drift, diffusion = jnp.asarray(drift), jnp.asarray(diffusion)
     norm = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(drift), axis=1)))

@@ -20,7 +20,7 @@ _FEW_COLUMNS = 16
 
 
 def _squared_distance(x1: Float[Array, " P"], x2: Float[Array, " P"], lengthscale: Any) -> Float[Array, ""]:
-    """Σ_p (x_p − x'_p)²/lengthscale_p²; of a few columns one by one, which twice as fast fills a gram matrix."""
+    """Σ_p (x_p − x'_p)²/lengthscale_p²; a few columns are summed one by one, twice as fast for gram matrices."""
     if x1.shape[0] > _FEW_COLUMNS:
         return jnp.sum(((x1 - x2) / lengthscale) ** 2)
     scales = jnp.broadcast_to(jnp.asarray(lengthscale), x1.shape)
@@ -41,7 +41,6 @@ class Stationary(Kernel):
         """c as a function of r²."""
 
     def evaluate(self, x1, x2):
-        """k(x1, x2) for one pair of inputs."""
         return self.variance * self.correlation(_squared_distance(x1, x2, self.lengthscale))
 
     def check_inputs(self, dimension: int) -> None:
@@ -52,8 +51,8 @@ class Stationary(Kernel):
 class RBF(Stationary):
     """Infinitely smooth functions: k = variance · exp(−r²/2).
 
-    The state space form (on one column) is an approximation with `order` states; nothing else uses that number. It
-    has the kernel's variance, and at every distance the covariance up to this fraction of it:
+    The state space form (on one column) is an approximation with `order` states; nothing else uses that number. It has
+    the kernel's variance, and its covariance at any distance has at most this error, relative to the variance:
 
     | order | 2 | 3 | 4 | 5 | 6 | 7 | 8 |
     |---|---|---|---|---|---|---|---|
@@ -140,7 +139,7 @@ class Matern72(Stationary):
 
 
 class RationalQuadratic(Stationary):
-    """RBF kernels of many lengthscales mixed: k = variance · (1 + r²/(2 alpha))^(−alpha).
+    """A mixture of RBF kernels with many lengthscales: k = variance · (1 + r²/(2 alpha))^(−alpha).
 
     >>> round(float(RationalQuadratic(alpha=0.5).evaluate(jnp.zeros(1), jnp.ones(1))), 4)
     0.7071
@@ -176,6 +175,6 @@ def _matern_derivative(order, primals, tangents):
 
 
 def _safe_sqrt(squared):
-    # Both branches of `where` are differentiated, so the root must not see the zero either.
+    # Both branches of `where` are differentiated, so the root must not be evaluated at zero either.
     positive = squared > 0.0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)

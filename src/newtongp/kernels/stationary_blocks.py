@@ -1,8 +1,8 @@
 """The state space forms of the Matern kernels, which are exact, and of the RBF kernel, which is an approximation.
 
-Time is measured in the kernel's own unit, so that every state is of order one and all tables are constants. A noise
-covariance that is P − A P Aᵀ loses its digits for small steps, where its entries are as small as a high power of the
-step. Here they keep them: relative to √(Q_ii Q_jj), the error is near rounding for every step.
+Time is measured in the kernel's own unit, so that every state is of order one and all tables are constants. Computed as
+P − A P Aᵀ, the noise covariance would lose its digits for small steps, where its entries are as small as a high power
+of the step. Here the error relative to √(Q_ii Q_jj) is near rounding for every step.
 """
 
 import functools
@@ -25,9 +25,9 @@ _T = TypeVar("_T")
 
 
 def _table(make: Callable[[int], _T]) -> Callable[[int], _T]:
-    """Make the constants of an order once, and hand out copies.
+    """Compute the constants of an order once, and return copies.
 
-    JAX remembers NumPy constants by their identity, in the precision of their first use: an array that was compiled
+    JAX caches NumPy constants by identity, in the precision of their first use: an array that was compiled
     into a function in double precision cannot be used in single precision later.
     """
     made = functools.cache(make)
@@ -67,7 +67,7 @@ class MaternBlock(Block):
         return self.variance * _matern_noise(self.order, self._step(start, end))
 
     def _step(self, start, end):
-        # Beyond the bound all is forgotten, and powers of the step stay finite.
+        # Beyond the bound the correlation is zero; this keeps powers of the step finite.
         return jnp.minimum(math.sqrt(2 * self.order - 1) / self.lengthscale * (end - start), 1000.0)
 
 
@@ -175,14 +175,14 @@ def _incomplete_gamma(order: int, x):
     if order == 1:
         return -jnp.expm1(-x)
     decay, bound = jnp.exp(-x), (order - 1) / 2
-    # The rest of the series of exp(x), until its terms do not count any more.
+    # The remainder of the series of exp(x), until its terms are negligible.
     small = decay * x**order * horner(x, [1.0 / math.factorial(order + k) for k in range(_terms(order, bound))])
     large = 1.0 - decay * horner(x, [1.0 / math.factorial(k) for k in range(order)])
     return jnp.where(x < bound, small, large)
 
 
 def _terms(order: int, x: float) -> int:
-    """How many terms xᵏ order!/(order + k)!, from k = 0, are more than rounding."""
+    """The number of terms xᵏ order!/(order + k)!, from k = 0, that exceed rounding."""
     return next(k for k in itertools.count() if x**k / math.perm(order + k, k) < 1e-17)
 
 

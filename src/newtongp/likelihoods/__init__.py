@@ -1,4 +1,4 @@
-"""Likelihoods p(y | f): what the data say about the latent."""
+"""Likelihoods p(y | f)."""
 
 from typing import TYPE_CHECKING
 

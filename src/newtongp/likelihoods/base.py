@@ -1,4 +1,4 @@
-"""What a likelihood is: p(y | f) for one row of data. Knows no inference algorithm.
+"""The likelihood base class: p(y | f) for one row of data, independent of inference algorithms.
 
 A likelihood with one latent works on scalars (`f` has shape `()`), one with several on vectors
 (`f` has shape `(num_latents,)`); the same holds for `y` and `num_outputs`. The row functions at the
@@ -41,20 +41,20 @@ class Likelihood(eqx.Module):
     gaussian_form: ClassVar[bool] = False
     """True if p(y | f) = N(y | mean(f), covariance(f)), `eq:gn_lik`."""
     log_concave: ClassVar[Any] = False
-    """True if log p(y | f) is concave in f for every y: then site precisions are PSD, and less can go wrong."""
+    """True if log p(y | f) is concave in f for every y, so that site precisions are PSD."""
     row_parameters: ClassVar[tuple[str, ...]] = ()
     """Fields that may be given one value per row (an exposure, a number of trials)."""
     linear_latents: ClassVar[Any] = ()
     """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
     log_prob_degree: ClassVar[int | None] = None
-    """The degree of log p(y | f) where it is a polynomial in f: then a few nodes integrate it exactly."""
+    """The degree of log p(y | f) if it is a polynomial in f, so that a few nodes integrate it exactly."""
 
     @abc.abstractmethod
     def log_prob(self, y, f):
         """log p(y | f)."""
 
     def partial_log_prob(self, y, seen, f) -> Any:
-        """log p(those outputs of y that are seen | f), for likelihoods with several outputs that are not Gaussian.
+        """log p(observed outputs of y | f), for non-Gaussian likelihoods with several outputs.
 
         `seen` has one truth value per output; `y` is 0 where it is false.
         """
@@ -69,7 +69,7 @@ class Likelihood(eqx.Module):
         raise NotImplementedError(_missing(self, "covariance"))
 
     def probabilities(self, f) -> Any:
-        """P(y = k | f) of every class or level k, for likelihoods that have such."""
+        """P(y = k | f) of every class or level k, for likelihoods of classes."""
         raise NotImplementedError(_missing(self, "probabilities"))
 
     def cdf(self, y, f) -> Any:
@@ -97,7 +97,7 @@ class Likelihood(eqx.Module):
         return None
 
     def peak(self, y) -> Any:
-        """Where p(y | f) peaks as a function of f, and the width of the peak, as a pair; None if this is not known.
+        """The position and the width of the peak of p(y | f) as a function of f; None if unknown.
 
         For one latent. The width is 1 / √(−∂² log p / ∂f²) at the peak. Without it, the peak is searched for.
         """
@@ -111,19 +111,19 @@ class Likelihood(eqx.Module):
         self.support.check(y)
 
     def moments_problem(self) -> str | None:
-        """Why `mean` and `covariance` cannot be had, in a sentence, or None if they can.
+        """A message if `mean` and `covariance` are not available, or None.
 
-        To be asked before tracing, where hyperparameters have values.
+        Called before tracing, while hyperparameters have values.
         """
         missing = [name for name in ("mean", "covariance") if getattr(type(self), name) is getattr(Likelihood, name)]
         return _missing(self, *missing) if missing else None
 
     def row_parameter(self, name: str) -> Any:
-        """The row parameter of that name; for likelihoods made of others, theirs too."""
+        """The row parameter of that name, also of a wrapped likelihood."""
         return getattr(self, name)
 
     def check_row_parameter(self, name: str, value: Any) -> Any:
-        """`value` as the row parameter `name` holds it; ValueError if it cannot be one."""
+        """`value`, converted for the row parameter `name`; ValueError if it is invalid."""
         return parameter(value, name, max_ndim=1)
 
 
@@ -145,7 +145,7 @@ def _output(likelihood: Likelihood, y: Float[Array, " P"]):
 
 
 def _returned(likelihood: Likelihood, method: str, *arguments: Any) -> Any:
-    """What a method of a likelihood, which may be a user's own, returns as an array."""
+    """Call a method of a likelihood, which may be custom, and return an array."""
     with traced(_name(likelihood, method)):
         return jnp.asarray(getattr(likelihood, method)(*arguments))
 
@@ -167,7 +167,7 @@ def _reshaped(likelihood: Likelihood, method: str, value: Any, shape: tuple[int,
 def row_log_prob(likelihood: Likelihood, y: Float[Array, " P"], f: Float[Array, " D"]) -> Float[Array, ""]:
     """log p(y | f), vectors in."""
     value = _returned(likelihood, "log_prob", _output(likelihood, y), _latent(likelihood, f))
-    advice = "it sees one row of data, so return the log density of that row, summed over its outputs"
+    advice = "it is called for one row of data, so return the log density of that row, summed over its outputs"
     return one_number(value, _name(likelihood, "log_prob"), advice)
 
 
@@ -193,7 +193,7 @@ def row_cdf(likelihood: Likelihood, y: Float[Array, "*P"], f: Float[Array, " D"]
     found = _returned(likelihood, "cdf", y, _latent(likelihood, f))
     if likelihood.num_outputs > 1:
         return _reshaped(likelihood, "cdf", found, (likelihood.num_outputs,))
-    advice = "it sees one value of y, so return the probability of that"
+    advice = "it is called for one value of y, so return its probability"
     return one_number(found, _name(likelihood, "cdf"), advice)
 
 
@@ -281,7 +281,7 @@ def with_row_parameters(likelihood: Likelihood, **values: Any) -> Likelihood:
     for name, value in values.items():
         if name not in likelihood.row_parameters:
             given = ", ".join(likelihood.row_parameters) or "none"
-            raise ValueError(f"{name} is no row parameter of {type(likelihood).__name__} (it has: {given})")
+            raise ValueError(f"{name} is not a row parameter of {type(likelihood).__name__} (it has: {given})")
         likelihood = _replaced(likelihood, name, likelihood.check_row_parameter(name, value))
     return likelihood
 

@@ -59,11 +59,9 @@ class Bernoulli(Likelihood):
         return jnp.stack([self.mean(-f), self.mean(f)])
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         return jnp.where(y < 0.0, 0.0, jnp.where(y < 1.0, self.mean(-f), 1.0))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return jnp.asarray(jax.random.bernoulli(key, self.mean(f)), jnp.result_type(float))
 
     def log_expected_power(self, y, mean, covariance, power):
@@ -75,10 +73,9 @@ class Bernoulli(Likelihood):
 
 @final
 class Softmax(Likelihood):
-    """Several classes, a latent each: y is the class c with probability exp(f_c) / Σⱼ exp(fⱼ).
+    """Several classes, one latent each: y is the class c with probability exp(f_c) / Σⱼ exp(fⱼ).
 
-    Classes are labels from 0 on and have no order, so that y has no mean, no covariance and no quantiles;
-    `probabilities` has what there is to predict.
+    Classes are labels from 0 and have no order, so y has no mean, covariance or quantiles; use `probabilities`.
 
     >>> Softmax(4).probabilities([0.0, 0.0, 0.0, 0.0]).tolist()
     [0.25, 0.25, 0.25, 0.25]
@@ -93,7 +90,7 @@ class Softmax(Likelihood):
 
     @property
     def num_latents(self) -> int:
-        """As many as classes."""
+        """The number of classes."""
         return self.num_classes
 
     @property
@@ -104,7 +101,7 @@ class Softmax(Likelihood):
     def moments_problem(self):
         """Labels have no moments."""
         return (
-            "the classes of Softmax are labels, of which there is no mean and no covariance: use Newton(), VI() or "
+            "the classes of Softmax are labels, without a mean or covariance: use Newton(), VI() or "
             "PowerEP() with exact curvature, and the `probabilities` of the classes"
         )
 
@@ -119,10 +116,9 @@ class Softmax(Likelihood):
 
     def cdf(self, y, f):
         """Classes have no order."""
-        raise NotImplementedError("the classes of Softmax have no order, and so no quantiles: use `probabilities`")
+        raise NotImplementedError("the classes of Softmax have no order, and hence no quantiles: use `probabilities`")
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return jnp.asarray(jax.random.categorical(key, jnp.asarray(f)), jnp.result_type(float))
 
 
@@ -131,8 +127,7 @@ class Ordinal(Likelihood):
     """Ordered levels 0, 1, ...: y counts the thresholds below f + scale * noise, with standard normal noise.
 
     P(y <= k | f) = Phi((t_k - f) / scale) for the thresholds t_0 < t_1 < ..., one less than there are levels.
-    They are kept as the first and the `gaps` between them, so that all hyperparameters with positive gaps are
-    a likelihood.
+    They are stored as the first threshold and the `gaps`, so that any positive gaps are valid.
 
     >>> stars = Ordinal(thresholds=[-1.0, 0.0, 1.0])
     >>> float(stars.mean(0.0)), float(stars.cdf(1, 0.0))
@@ -142,7 +137,7 @@ class Ordinal(Likelihood):
     log_concave: ClassVar[bool] = True
     first: jax.Array | np.ndarray = learned(Real())
     gaps: jax.Array | np.ndarray | None = learned(Positive())
-    # The scale of f and the thresholds say the same.
+    # The scale is redundant with the scale of f and the thresholds.
     scale: jax.Array | np.ndarray = learned(Positive(), by_default=False)
 
     def __init__(self, thresholds, scale=1.0):
@@ -166,7 +161,7 @@ class Ordinal(Likelihood):
 
     @property
     def num_levels(self) -> int:
-        """One more than thresholds."""
+        """The number of levels, one more than thresholds."""
         return 2 if self.gaps is None else self.gaps.shape[0] + 2
 
     @property
@@ -215,14 +210,12 @@ class Ordinal(Likelihood):
         return jnp.sum(above[larger] * below[smaller])
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         last = self.num_levels - 1
         level = jnp.clip(jnp.floor(jnp.asarray(y, float)), 0, last - 1).astype(int)
         inside = ndtr((self.thresholds[level] - f) / self.scale)
         return jnp.where(y < 0.0, 0.0, jnp.where(y >= last, 1.0, inside))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         noisy = f + self.scale * jax.random.normal(key)
         return jnp.sum(jnp.where(noisy > self.thresholds, 1.0, 0.0))
 

@@ -1,4 +1,4 @@
-"""Likelihoods made of other likelihoods: parameters that are functions, and more zeros."""
+"""Likelihoods that wrap others: parameters as functions of latents, and zero inflation."""
 
 import dataclasses
 from typing import Any, final
@@ -18,42 +18,38 @@ from .continuous import StudentT
 
 
 class _Wrapper(Likelihood):
-    """A likelihood around another one, whose row parameters (an exposure, a number of trials) it passes on."""
+    """A likelihood that wraps another, and passes on its row parameters (an exposure, a number of trials)."""
 
     base: eqx.AbstractVar[Likelihood]
 
     @property
     def row_parameters(self) -> tuple[str, ...]:
-        """Those of the likelihood inside."""
         return self.base.row_parameters
 
     @property
     def support(self) -> supports.Support:
-        """That of the likelihood inside."""
         return self.base.support
 
     def __getattr__(self, name: str) -> Any:
-        # Only asked for what is not there: a row parameter by its name, which nobody can know in advance.
+        # Called only for missing attributes: row parameters of the wrapped likelihood.
         inside = self.__dict__.get("base")
         if inside is not None and name in inside.row_parameters:
             return getattr(inside, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def check_support(self, y):
-        """As of the likelihood inside."""
         self.base.check_support(y)
 
     def check_row_parameter(self, name, value):
-        """As of the likelihood inside."""
         return self.base.check_row_parameter(name, value)
 
 
 @final
 class Chained(_Wrapper):
-    """A likelihood with some of its parameters as functions: each gets a latent of its own, through a link.
+    """A likelihood with some of its parameters as functions: each gets its own latent, through a link.
 
-    The latents are those of `base`, then one for each parameter in the order given. What value `base` has for
-    them does not matter.
+    The latents are those of `base`, then one for each parameter in the order given. The values that `base` has for them
+    are ignored.
 
     >>> import newtongp as ng
     >>> counts = ng.likelihoods.Chained(ng.likelihoods.NegativeBinomial(), dispersion="softplus")
@@ -81,38 +77,35 @@ class Chained(_Wrapper):
             raise ValueError(f'name at least one parameter and its link, as in scale="softplus": {listed}')
         for name, link in parameters.items():
             if name in base.row_parameters:
-                raise ValueError(f"{name} is given with the data, row by row, and cannot be a latent: {listed}")
+                raise ValueError(f"{name} is given per row with the data, and cannot be a latent: {listed}")
             if name not in known:
-                raise ValueError(f"{name} is no parameter that can be a latent: {listed}")
+                raise ValueError(f"{name} is not a parameter that can be a latent: {listed}")
             links.check(link, links.ANY, f"the link of {name}")
         self.names, self.link_names = tuple(parameters), tuple(parameters.values())
         for name, link in parameters.items():
             _check_link(base, name, link)
-        # Nothing is left to learn in their place.
+        # The replaced parameters are no longer learned.
         self.base = eqx.tree_at(self._places, base, [None] * len(self.names))
 
     @property
     def num_latents(self) -> int:
-        """Those of the likelihood inside, and one for each named parameter."""
+        """Those of the wrapped likelihood, and one per named parameter."""
         return self.base.num_latents + len(self.names)
 
     @property
     def num_outputs(self) -> int:
-        """As of the likelihood inside."""
         return self.base.num_outputs
 
     @property
     def gaussian_form(self) -> bool:
-        """As of the likelihood inside."""
         return self.base.gaussian_form
 
     @property
     def linear_latents(self) -> tuple[int, ...]:
-        """As of the likelihood inside."""
         return self.base.linear_latents
 
     def _given(self, values):
-        """The likelihood inside, with its parameters made of these latents."""
+        """The wrapped likelihood, with its parameters computed from these latents."""
         made = [_value(link, values[i]) for i, link in enumerate(self.link_names)]
         return eqx.tree_at(self._places, self.base, made, is_leaf=lambda leaf: leaf is None)
 
@@ -120,19 +113,19 @@ class Chained(_Wrapper):
         return [getattr(base, name) for name in self.names]
 
     def _split(self, f):
-        """The likelihood inside with its parameters, and its own latents."""
+        """The wrapped likelihood with its parameters, and its own latents."""
         f, count = jnp.asarray(f), self.base.num_latents
         return self._given(f[count:]), (f[0] if count == 1 else f[:count])
 
     def moments_problem(self):
-        """As of the likelihood inside, whatever the values of the named parameters."""
+        """Whether the wrapped likelihood has moments, for any values of the named parameters."""
         found = []
 
         def ask(f):
             found.append(self._split(f)[0].moments_problem())
             return f
 
-        # Traced, so that the named parameters have no values to be judged by.
+        # Traced, so that the named parameters have no values.
         jax.eval_shape(ask, jnp.zeros(self.num_latents))
         return found[0]
 
@@ -157,18 +150,17 @@ class Chained(_Wrapper):
         return base.cdf(y, own)
 
     def sample(self, key, f):
-        """A draw of y given f."""
         base, own = self._split(f)
         return base.sample(key, own)
 
     def linear_form(self, others):
-        """As of the likelihood inside, with the parameters made of the last latents."""
+        """The linear form of the wrapped likelihood, with parameters computed from the last latents."""
         count = self.base.num_latents - len(self.base.linear_latents)
         return self._given(others[count:]).linear_form(others[:count])
 
 
 def HeteroscedasticStudentT(df=4.0, link="softplus") -> Chained:
-    """Outliers, and a scale of its own latent: (y - f₀) / link(f₁) has Student's t distribution.
+    """Student-t noise whose scale is a latent: (y - f₀) / link(f₁) has Student's t distribution.
 
     >>> float(HeteroscedasticStudentT(df=4.0, link="exp").covariance([0.0, 0.0]))
     2.0
@@ -178,7 +170,7 @@ def HeteroscedasticStudentT(df=4.0, link="softplus") -> Chained:
 
 @final
 class ZeroInflated(_Wrapper):
-    """Counts with more zeros: y is 0 with this probability, and else as `base` says.
+    """Zero-inflated counts: y is 0 with this probability, and otherwise follows `base`.
 
     >>> import newtongp as ng
     >>> visits = ZeroInflated(ng.likelihoods.Poisson(), probability=0.25)
@@ -203,15 +195,13 @@ class ZeroInflated(_Wrapper):
 
     @property
     def num_latents(self) -> int:
-        """As of the likelihood inside."""
         return self.base.num_latents
 
     def moments_problem(self):
-        """As of the likelihood inside."""
         return self.base.moments_problem()
 
     def _log_probabilities(self):
-        # A probability made of a latent can round to 0 or 1. (Outside of that it is a mistake, and NaN.)
+        # A probability computed from a latent can round to 0 or 1. (Values outside [0, 1] are errors, and give NaN.)
         kind = jnp.finfo(jnp.result_type(float))
         some = jnp.where(self.probability == 0.0, kind.tiny, self.probability)
         most = jnp.where(some == 1.0, 1.0 - kind.epsneg, some)
@@ -224,20 +214,18 @@ class ZeroInflated(_Wrapper):
         return jnp.where(y == 0.0, jnp.logaddexp(more, counted), counted)
 
     def mean(self, f):
-        """E[y | f] = (1 - probability) mu, with mu the mean inside."""
+        """E[y | f] = (1 - probability) mu, with mu the mean of `base`."""
         return (1.0 - self.probability) * self.base.mean(f)
 
     def covariance(self, f):
-        """Var[y | f] = (1 - probability) (v + probability mu^2), with mu and v the moments inside."""
+        """Var[y | f] = (1 - probability) (v + probability mu^2), with mu and v the moments of `base`."""
         return (1.0 - self.probability) * (self.base.covariance(f) + self.probability * self.base.mean(f) ** 2)
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         inside = self.probability + (1.0 - self.probability) * self.base.cdf(y, f)
         return jnp.where(y < 0.0, 0.0, inside)
 
     def sample(self, key, f):
-        """A draw of y given f."""
         key_zero, key_count = jax.random.split(key)
         zero = jax.random.bernoulli(key_zero, self.probability)
         return jnp.where(zero, 0.0, self.base.sample(key_count, f))
@@ -247,9 +235,9 @@ _SMALLEST = 1e-45
 
 
 def _value(link: str, latent: Any) -> Any:
-    """The parameter that a link makes of its latent.
+    """The parameter that a link computes from its latent.
 
-    A positive one is at least `_SMALLEST`: of a density that is narrower, the second derivatives overflow.
+    Positive parameters are at least `_SMALLEST`: second derivatives of narrower densities overflow.
     """
     made = links.value(link, latent)
     return jnp.maximum(made, _SMALLEST) if link in links.POSITIVE else made
@@ -269,7 +257,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _check_link(base: Likelihood, name: str, link: str) -> None:
-    """ValueError if the link leaves the parameter's range, which shows in log densities that are NaN."""
+    """Raise ValueError if the link leaves the parameter's range, which shows as NaN in log densities."""
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(base)):
         return
     rows = {row: np.ravel(getattr(base, row))[0] for row in base.row_parameters}

@@ -63,7 +63,6 @@ class Gaussian(Likelihood):
         return jnp.asarray(self.variance)
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         return ndtr((y - f) / jnp.sqrt(self.variance))
 
     def linear_form(self, others):
@@ -71,15 +70,12 @@ class Gaussian(Likelihood):
         return jnp.ones((1, 1)), jnp.zeros(1), jnp.reshape(self.variance, (1, 1))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return f + jnp.sqrt(self.variance) * jax.random.normal(key)
 
     def expected_log_prob(self, y, mean, covariance):
-        """E[log p(y | f)] for f ~ N(mean, covariance)."""
         return self.log_prob(y, mean) - 0.5 * covariance / self.variance
 
     def log_expected_power(self, y, mean, covariance, power):
-        """log E[p(y | f)^power] for f ~ N(mean, covariance)."""
         return _normal_log_expected_power(y - mean, self.variance, covariance, power)
 
 
@@ -134,7 +130,6 @@ class StudentT(Likelihood):
         return jnp.where(finite, self.scale**2 * self.df / excess, jnp.inf)
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         squared = ((y - f) / self.scale) ** 2
         inner, outer = squared / (self.df + squared), self.df / (self.df + squared)
         # From whichever argument is small: near y = f the other one has lost half of the digits.
@@ -146,7 +141,6 @@ class StudentT(Likelihood):
         return jnp.where(y < f, tail, 1.0 - tail)
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return f + self.scale * jax.random.t(key, self.df)
 
 
@@ -191,11 +185,9 @@ class Gamma(Likelihood):
         return self.shape * links.positive(self.link, f) ** 2
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         return lower_gamma(self.shape, _ratio(jnp.maximum(y, 0.0), links.log_positive(self.link, f)))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         # A small shape puts mass below the smallest number; zero is not in the support.
         unit = jnp.maximum(jax.random.gamma(key, self.shape), _smallest_positive())
         return links.positive(self.link, f) * unit
@@ -241,11 +233,9 @@ class Exponential(Likelihood):
         return links.positive(self.link, f) ** 2
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         return -jnp.expm1(-_ratio(jnp.maximum(y, 0.0), links.log_positive(self.link, f)))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return links.positive(self.link, f) * jax.random.exponential(key)
 
     def expected_log_prob(self, y, mean, covariance):
@@ -296,12 +286,10 @@ class Beta(Likelihood):
         return jnp.maximum(a, _smallest_positive()), jnp.maximum(b, _smallest_positive())
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         inside = jnp.clip(y, 0.0, 1.0)
         return incomplete_beta(*self._parameters(f), inside, 1.0 - inside)
 
     def sample(self, key, f):
-        """A draw of y given f."""
         # Mass closer to 0 or 1 than a number can be is moved to the nearest that is in the support.
         last = 1.0 - jnp.finfo(jnp.result_type(float)).epsneg
         return jnp.clip(jax.random.beta(key, *self._parameters(f)), _smallest_positive(), last)
@@ -336,19 +324,15 @@ class LogNormal(Likelihood):
         return jnp.expm1(self.scale**2) * self.mean(f) ** 2
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         occurs = y > 0.0
         return jnp.where(occurs, ndtr((jnp.log(jnp.where(occurs, y, 1.0)) - f) / self.scale), 0.0)
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return jnp.exp(f + self.scale * jax.random.normal(key))
 
     def expected_log_prob(self, y, mean, covariance):
-        """E[log p(y | f)] for f ~ N(mean, covariance)."""
         return self.log_prob(y, mean) - 0.5 * covariance / self.scale**2
 
     def log_expected_power(self, y, mean, covariance, power):
-        """log E[p(y | f)^power] for f ~ N(mean, covariance)."""
         normal = _normal_log_expected_power(jnp.log(y) - mean, self.scale**2, covariance, power)
         return normal - power * jnp.log(y)

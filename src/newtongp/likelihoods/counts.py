@@ -66,12 +66,10 @@ class Poisson(Likelihood):
         return self.mean(f)
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         whole = jnp.floor(jnp.maximum(y, 0.0))
         return jnp.where(y < 0.0, 0.0, upper_gamma(whole + 1.0, self.mean(f)))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return _poisson_draw(key, self.mean(f))
 
     def expected_log_prob(self, y, mean, covariance):
@@ -146,7 +144,6 @@ class NegativeBinomial(Likelihood):
         return mean + self.dispersion * mean**2
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         whole, log_odds = jnp.floor(jnp.maximum(y, 0.0)), self._log_odds(f)
         inside = incomplete_beta(
             1.0 / self.dispersion, whole + 1.0, jax.nn.sigmoid(-log_odds), jax.nn.sigmoid(log_odds)
@@ -154,7 +151,6 @@ class NegativeBinomial(Likelihood):
         return jnp.where(y < 0.0, 0.0, inside)
 
     def sample(self, key, f):
-        """A draw of y given f."""
         key_rate, key_count = jax.random.split(key)
         rate = jax.random.gamma(key_rate, 1.0 / self.dispersion) * self.dispersion * self.mean(f)
         return _poisson_draw(key_count, rate)
@@ -225,7 +221,6 @@ class Binomial(Likelihood):
         return self.mean(f) * links.probability(self.link, -f, self.lapse)
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         whole = jnp.clip(jnp.floor(y), 0.0, self.trials - 1.0)
         success = links.probability(self.link, f, self.lapse)
         failure = links.probability(self.link, -f, self.lapse)
@@ -233,5 +228,4 @@ class Binomial(Likelihood):
         return jnp.where(y < 0.0, 0.0, jnp.where(y >= self.trials, 1.0, inside))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return jax.random.binomial(key, self.trials, links.probability(self.link, f, self.lapse))

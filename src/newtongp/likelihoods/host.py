@@ -1,7 +1,7 @@
 """P(Y <= y | f) and moments of y on the host, for many rows at once, with NumPy and SciPy.
 
 SciPy's incomplete gamma and beta functions are far faster than JAX's iterations, need no compilation, and keep their
-digits for counts of any size. What is not known here is asked of the likelihood's own methods.
+digits for counts of any size. For other likelihoods, their own methods are called.
 
 In all functions `f` has the latents along its first axis and the rows along its last, and parameters of the likelihood
 are numbers, or one number per row.
@@ -26,7 +26,7 @@ _TINY = np.finfo(float).tiny
 
 
 def _within_range(positive):
-    """A positive parameter that, made of a latent, may have underflowed or overflowed."""
+    """A positive parameter that may have underflowed or overflowed, clipped."""
     return np.clip(positive, 1e-290, 1e290)
 
 
@@ -59,7 +59,7 @@ def _value(link: str, f):
 
 
 def distribution(likelihood: Likelihood, y: np.ndarray, f: np.ndarray) -> np.ndarray | None:
-    """P(Y <= y | f) of every row, or None where the likelihood has to be asked itself.
+    """P(Y <= y | f) of every row, or None if the likelihood is not known here.
 
     >>> from newtongp.likelihoods import Exponential
     >>> distribution(Exponential(), np.array([0.0, 1.0]), np.zeros((1, 2))).round(4).tolist()
@@ -174,7 +174,7 @@ def _(likelihood: Chained, y, f):
 
 def _upper_gamma(a, x):
     """Q(a, x), the regularised upper incomplete gamma function: SciPy's is NaN for the very largest numbers."""
-    # By then it is a step at x = a, in all units.
+    # There it is a step at x = a, at any scale.
     unit = np.where(a > 1e290, 1e-20, 1.0)
     return special.gammaincc(a * unit, x * unit)
 
@@ -192,7 +192,7 @@ def incomplete_beta(a, b, x, complement):
     smaller, larger = np.minimum(a, b), np.maximum(a, b)
     near_zero = x < 0.5
     both, one = smaller > _BOTH_LARGE, (larger > _LARGE) & (smaller <= _BOTH_LARGE)
-    # Of the three, each is computed where it is wanted alone.
+    # Each of the three forms is computed only where it is used.
     found = np.empty(x.shape)
     pick = ~both & ~one & near_zero
     found[pick] = special.betainc(a[pick], b[pick], x[pick])

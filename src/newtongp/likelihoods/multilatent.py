@@ -1,4 +1,4 @@
-"""Likelihoods of several latents, all Gaussian given them: noise that varies, products, networks, mixtures.
+"""Gaussian likelihoods of several latents: varying noise, products, networks, mixtures.
 
 In each of them some latents enter linearly once the others are known (`linear_form`).
 """
@@ -27,7 +27,7 @@ _AMPLITUDES = (*links.POSITIVE, links.IDENTITY)
 
 @final
 class HeteroscedasticGaussian(Likelihood):
-    """Noise of its own latent: p(y | f) = N(y | f₀, s²) with s = link(f₁).
+    """Gaussian noise whose scale is a latent: p(y | f) = N(y | f₀, s²) with s = link(f₁).
 
     >>> import newtongp as ng
     >>> kernel = ng.kernels.Independent([ng.kernels.Matern32(), ng.kernels.Matern32()])
@@ -60,11 +60,9 @@ class HeteroscedasticGaussian(Likelihood):
         return links.positive(self.link, f[1]) ** 2
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         return ndtr((y - f[0]) * jnp.exp(-links.log_positive(self.link, f[1])))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return f[0] + links.positive(self.link, f[1]) * jax.random.normal(key)
 
     def linear_form(self, others):
@@ -82,7 +80,7 @@ class HeteroscedasticGaussian(Likelihood):
 
 
 class _OneSignal(Likelihood):
-    """y ~ N(mean(f), variance) with a mean that depends on f in some way: what all such likelihoods share."""
+    """y ~ N(mean(f), variance) with a mean that depends on f: the base class of such likelihoods."""
 
     variance: eqx.AbstractVar[jax.Array | np.ndarray]
     support: ClassVar[supports.Support] = supports.real
@@ -97,11 +95,9 @@ class _OneSignal(Likelihood):
         return jnp.asarray(self.variance)
 
     def cdf(self, y, f):
-        """P(Y <= y | f)."""
         return ndtr((y - self.mean(f)) / jnp.sqrt(self.variance))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         return self.mean(f) + jnp.sqrt(self.variance) * jax.random.normal(key)
 
 
@@ -203,7 +199,7 @@ class AmplitudeDemodulation(_OneSignal):
 
 
 class _Vector(Likelihood):
-    """y ~ N(mean(f), Σ) with a Σ that does not depend on f: what all such likelihoods share."""
+    """y ~ N(mean(f), Σ) with a Σ that does not depend on f: the base class of such likelihoods."""
 
     noise: eqx.AbstractVar[jax.Array | np.ndarray]
     outputs: eqx.AbstractVar[int]
@@ -230,12 +226,10 @@ class _Vector(Likelihood):
         return noise if noise.ndim == 2 else jnp.diag(jnp.broadcast_to(noise, (self.outputs,)))
 
     def cdf(self, y, f):
-        """P(Y <= y | f), of each output by itself."""
         scale = jnp.sqrt(jnp.diagonal(self._noise_matrix()))
         return ndtr((y - self.mean(f)) / (scale[0] if self.outputs == 1 else scale))
 
     def sample(self, key, f):
-        """A draw of y given f."""
         noise = small.small_root(self._noise_matrix()) @ jax.random.normal(key, (self.outputs,))
         return self.mean(f) + (noise[0] if self.outputs == 1 else noise)
 
@@ -296,7 +290,6 @@ class RegressionNetwork(_Vector):
         return jnp.kron(jnp.eye(self.outputs), others[None, :]), offset, self._noise_matrix()
 
     def expected_log_prob(self, y, mean, covariance):
-        """E[log p(y | f)] for f ~ N(mean, covariance)."""
         q, shape = self.nodes, (self.outputs, self.nodes)
         nodes, cross = covariance[:q, :q], jnp.reshape(covariance[:q, q:], (q, *shape))
         weights = jnp.reshape(covariance[q:, q:], (*shape, *shape))
@@ -311,7 +304,7 @@ class RegressionNetwork(_Vector):
 
 @final
 class MultivariateGaussian(_Vector):
-    """Several outputs with correlated noise, a latent each: y ~ N(f, Σ).
+    """Several outputs with correlated noise, one latent each: y ~ N(f, Σ).
 
     >>> import newtongp as ng
     >>> kernel = ng.kernels.Independent([ng.kernels.RBF(), ng.kernels.RBF()])
@@ -333,7 +326,7 @@ class MultivariateGaussian(_Vector):
 
     @property
     def num_latents(self) -> int:
-        """As many as outputs."""
+        """The number of outputs."""
         return self.outputs
 
     @property
@@ -350,11 +343,9 @@ class MultivariateGaussian(_Vector):
         return jnp.eye(self.outputs), jnp.zeros(self.outputs), self._noise_matrix()
 
     def expected_log_prob(self, y, mean, covariance):
-        """E[log p(y | f)] for f ~ N(mean, covariance)."""
         return _expected_linear(self, y, mean, covariance)
 
     def log_expected_power(self, y, mean, covariance, power):
-        """log E[p(y | f)^power] for f ~ N(mean, covariance)."""
         return _log_expected_linear(self, y, mean, covariance, power)
 
 
@@ -401,11 +392,9 @@ class LinearCoregionalisation(_Vector):
         return jnp.asarray(self.mixing), jnp.zeros(self.outputs), self._noise_matrix()
 
     def expected_log_prob(self, y, mean, covariance):
-        """E[log p(y | f)] for f ~ N(mean, covariance)."""
         return _expected_linear(self, y, mean, covariance)
 
     def log_expected_power(self, y, mean, covariance, power):
-        """log E[p(y | f)^power] for f ~ N(mean, covariance)."""
         return _log_expected_linear(self, y, mean, covariance, power)
 
 
@@ -438,7 +427,7 @@ def _log_expected_linear(likelihood, y, mean, covariance, power: float):
     return small.small_normal_log_density(residual, noise / power + spread) + constant
 
 
-# What users give --------------------------------------------------------------------------------
+# Checks of arguments --------------------------------------------------------------------------------
 
 
 def _matrix(value, name: str, meaning: str):

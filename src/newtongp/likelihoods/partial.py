@@ -1,4 +1,4 @@
-"""Rows of which only some outputs were observed: the others are marginalised."""
+"""Rows with some outputs missing, which are marginalised."""
 
 import math
 from typing import Any, final
@@ -10,16 +10,16 @@ import numpy as np
 from ..numerics.small import small_normal_log_density
 from .base import Likelihood
 
-# A missing output is replaced by one that is 0, has mean 0, and has the variance at which N(0 | 0, v) = 1: it adds
-# nothing to any density, whatever is done with it.
+# A missing output is replaced by one that is 0, has mean 0, and has the variance at which N(0 | 0, v) = 1, so it adds
+# nothing to any density.
 _SILENT_VARIANCE = 0.5 / math.pi
 
 
 @final
 class PartlyObserved(Likelihood):
-    """p(seen part of y | f): what a likelihood says of rows with some outputs missing.
+    """p(observed part of y | f): the likelihood of rows with some outputs missing.
 
-    Missing outputs must be 0 in `y`. `infer` makes one of these by itself where rows are partly missing.
+    Missing outputs must be 0 in `y`. `infer` creates this automatically where rows are partly missing.
 
     >>> from newtongp.likelihoods import MultivariateGaussian
     >>> whole = MultivariateGaussian([[1.0, 0.5], [0.5, 2.0]])
@@ -34,12 +34,10 @@ class PartlyObserved(Likelihood):
 
     @property
     def num_latents(self) -> int:
-        """As of the whole."""
         return self.whole.num_latents
 
     @property
     def num_outputs(self) -> int:
-        """As of the whole."""
         return self.whole.num_outputs
 
     @property
@@ -49,21 +47,19 @@ class PartlyObserved(Likelihood):
 
     @property
     def linear_latents(self) -> tuple[int, ...]:
-        """As of the whole."""
         return self.whole.linear_latents
 
     @property
     def log_prob_degree(self) -> int | None:
-        """As of the whole."""
         return self.whole.log_prob_degree
 
     @property
     def row_parameters(self) -> tuple[str, ...]:
-        """Which outputs are seen, and those of the whole."""
+        """The mask of observed outputs, and the row parameters of the full likelihood."""
         return ("seen", *self.whole.row_parameters)
 
     def row_parameter(self, name: str) -> Any:
-        """One of its own or of the whole's."""
+        """The mask, or a row parameter of the full likelihood."""
         return self.seen if name == "seen" else self.whole.row_parameter(name)
 
     def log_prob(self, y, f):
@@ -73,20 +69,19 @@ class PartlyObserved(Likelihood):
         return small_normal_log_density(y - self.mean(f), self.covariance(f))
 
     def mean(self, f):
-        """E[y | f], 0 for what is missing."""
+        """E[y | f], with 0 for missing outputs."""
         return jnp.where(self.seen, self.whole.mean(f), 0.0)
 
     def covariance(self, f):
-        """Cov[y | f] of what is seen, beside independent noise for what is missing."""
+        """Cov[y | f] of the observed outputs, with independent noise for the missing ones."""
         return self._silence(self.whole.covariance(f))
 
     def linear_form(self, others):
-        """That of the whole, with nothing but independent noise in what is missing."""
+        """The linear form of the full likelihood, with only independent noise in missing outputs."""
         matrix, offset, noise = self.whole.linear_form(others)
         return jnp.where(self.seen[:, None], matrix, 0.0), jnp.where(self.seen, offset, 0.0), self._silence(noise)
 
     def moments_problem(self):
-        """As of the whole."""
         return self.whole.moments_problem()
 
     def _silence(self, covariance):
@@ -95,11 +90,11 @@ class PartlyObserved(Likelihood):
 
 
 def partly_problem(likelihood: Likelihood) -> str | None:
-    """Why rows of this likelihood cannot be partly missing, in a sentence, or None if they can."""
+    """A message if rows of this likelihood cannot be partly missing, or None if they can."""
     knows = type(likelihood).partial_log_prob is not Likelihood.partial_log_prob
     if likelihood.gaussian_form or knows:
         return None
     return (
-        f"{type(likelihood).__name__} does not say how to leave out some of its outputs: define `partial_log_prob`, or "
+        f"{type(likelihood).__name__} cannot leave out some of its outputs: define `partial_log_prob`, or "
         "set all outputs of such rows to NaN"
     )

@@ -1,7 +1,7 @@
-"""Integration rules as values: nodes and weights for the standard normal in any small dimension.
+"""Integration rules: nodes and weights for the standard normal in any small dimension.
 
-The rule decides which smoother a method is: the point rule makes posterior linearisation the extended
-Kalman smoother, the unscented rules make it the unscented one, Gauss-Hermite the Gauss-Hermite one.
+The rule determines the smoother: with the point rule, posterior linearisation is the extended Kalman smoother; with
+unscented rules, the unscented one; with Gauss-Hermite rules, the Gauss-Hermite one.
 """
 
 import abc
@@ -30,7 +30,7 @@ class Cubature(eqx.Module):
         """Nodes (S, dimension) and weights (S,) for the standard normal."""
 
     def root(self, covariance: Float[Array, "D D"]) -> Float[Array, "D D"]:
-        """The L with LLᵀ = C that takes the nodes to a Gaussian: lower triangular unless the rule wants another."""
+        """The L with LLᵀ = C that maps the nodes to a Gaussian; lower triangular by default."""
         return small.small_root(covariance)
 
 
@@ -67,8 +67,8 @@ class Adaptive(Cubature):
     """Nodes for one latent that follow the density: the default for power EP, and for VI without log-concavity.
 
     The nodes are spread over the Gaussian and graded towards the peak of p(y | f), however narrow that is, and the
-    error falls exponentially with their number. Latents that enter linearly are integrated without nodes. What has no
-    density, such as moments of y, gets equidistant nodes.
+    error falls exponentially with their number. Latents that enter linearly are integrated without nodes. Integrands
+    without a density, such as moments of y, use equidistant nodes.
 
     >>> nodes, weights = Adaptive(40).rule(1)
     >>> round(float(weights @ nodes[:, 0] ** 4), 8)
@@ -82,13 +82,13 @@ class Adaptive(Cubature):
 
     @property
     def reach(self) -> float:
-        """How many standard deviations of the Gaussian to each side are covered: the further, the more nodes."""
+        """The number of standard deviations covered on each side, which grows with the number of nodes."""
         return min(5.0 + self.count / 20.0, 9.0)
 
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         if dimension != 1:
             raise ValueError(
-                f"Adaptive({self.count}) is a rule for likelihoods with one latent that needs nodes, and here are "
+                f"Adaptive({self.count}) is a rule for likelihoods with one latent that needs nodes, but there are "
                 f"{dimension}: leave cubature out, or use GaussHermite(8), Unscented(5) or QuasiRandom(1024)"
             )
         nodes = np.linspace(-self.reach, self.reach, self.count)
@@ -111,7 +111,7 @@ class Unscented(Cubature):
 
     def __check_init__(self):
         if self.order not in (3, 5):
-            raise ValueError(f"order must be 3 or 5, got {self.order!r}: write Unscented(5) for the more exact one")
+            raise ValueError(f"order must be 3 or 5, got {self.order!r}: write Unscented(5) for the more accurate one")
         parameter(self.kappa, "kappa")
         if self.order == 5 and self.kappa != 0.0:
             raise ValueError(f"kappa belongs to the rule of order 3: leave it out, got {self.kappa!r}")
@@ -150,7 +150,7 @@ class QuasiRandom(Cubature):
     """Nodes of equal weight at points of a Sobol sequence, with their mirror images: exact up to degree 3.
 
     Its error falls with the number of nodes faster than that of random draws, in any dimension, and no weight is
-    negative: the rule for densities of many latents, of which the unscented rules see too little.
+    negative. Use it for densities of many latents, which unscented rules sample too sparsely.
 
     >>> QuasiRandom(256).rule(8)[0].shape
     (256, 8)
@@ -171,7 +171,7 @@ class QuasiRandom(Cubature):
 
 @functools.lru_cache(maxsize=8)
 def _sobol_nodes(count: int, dimension: int) -> np.ndarray:
-    # Loading it takes longer than all else in this module.
+    # Importing it takes longer than everything else in this module.
     from scipy.stats import qmc
 
     uniform = qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(count // 2)
@@ -219,7 +219,7 @@ class PartwiseRule(Cubature):
         return nodes, np.outer(our_weights, their_weights).ravel()
 
     def root(self, covariance: Float[Array, "D D"]) -> Float[Array, "D D"]:
-        """Such that the first latents depend on their own part of z alone."""
+        """An L such that the first latents depend only on their own part of z."""
         order = np.asarray(self._order(covariance.shape[0]))
         position = np.argsort(order)
         return small.small_root(covariance[order][:, order])[position][:, position]
@@ -232,11 +232,11 @@ _PRODUCT_ORDERS = {1: 20, 2: 20, 3: 8, 4: 5}
 
 
 def default_cubature(dimension: int) -> Cubature:
-    """What is used where a method names no rule and the likelihood has no closed form.
+    """The default rule, for likelihoods without a closed form.
 
     Product Gauss-Hermite rules up to four latents, of 20 nodes each for one or two, 8 for three and 5 for four; above,
-    the unscented rule of order 5. Some of its weights are negative, which costs the guarantees that come from averages
-    of positive numbers; `Unscented(3)` has none, and is much less accurate, `QuasiRandom(1024)` none but many nodes.
+    the unscented rule of order 5. Some of its weights are negative, so averages of positive numbers may be negative.
+    `Unscented(3)` has no negative weights but is much less accurate; `QuasiRandom(1024)` has none, but many nodes.
     """
     return GaussHermite(_PRODUCT_ORDERS[dimension]) if dimension in _PRODUCT_ORDERS else Unscented(5)
 
@@ -252,12 +252,12 @@ def nodes_and_weights(
 
 
 def is_point(cubature: Cubature, dimension: int) -> bool:
-    """Whether all nodes are at the mean, so that the rule sees no spread."""
+    """Whether all nodes are at the mean."""
     return not np.any(cubature.rule(dimension)[0])
 
 
 def resolution(cubature: Cubature, dimension: int) -> float:
-    """The variance, in units of the Gaussian's, of what is spread evenly between two neighbouring nodes."""
+    """The variance of a uniform distribution between two neighbouring nodes, in units of the Gaussian's."""
     first = np.unique(np.round(cubature.rule(dimension)[0][:, 0], 12))
     return float(np.min(np.diff(first)) ** 2 / 12.0) if first.size > 1 else 1.0
 

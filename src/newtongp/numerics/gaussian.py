@@ -1,8 +1,7 @@
 """Gaussians and sites as values, and the block algebra between them, one row at a time.
 
-A site is t(f) = exp(λᵀf − ½ fᵀΛf). Nothing here inverts a site precision Λ: zero is a missing row, a
-singular one is what Gauss-Newton makes, and one with a negative eigenvalue is what exact VI and EP make
-for likelihoods that are not log-concave.
+A site is t(f) = exp(λᵀf − ½ fᵀΛf). Nothing here inverts a site precision Λ: it is zero for a missing row, singular with
+Gauss-Newton, and may have negative eigenvalues with exact VI and EP for likelihoods that are not log-concave.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -34,7 +33,7 @@ class Gaussian(eqx.Module):
 
 
 def add_covariance(gaussian: Gaussian, residual_covariance: Float[Numbers, "*rows D D"] | None) -> Gaussian:
-    """The distribution of g + e for an independent e of mean zero and this covariance; None is no e at all."""
+    """The distribution of g + e for an independent e with mean zero and this covariance; None means no e."""
     return (
         gaussian if residual_covariance is None else Gaussian(gaussian.mean, gaussian.covariance + residual_covariance)
     )
@@ -95,7 +94,7 @@ def cavity(marginal: Gaussian, site: Sites, power: float) -> Cavity:
 def relative_log_expected_site_power(cavity: Cavity, marginal: Gaussian, site: Sites, power: float) -> Float[Array, ""]:
     """(1/α) log E_cav[t(f)^α] − log t(m), for the second term of `eq:pep-energy`.
 
-    Taken relative to log t(m), so that nothing of the size of Λm² is ever added and subtracted again.
+    Computed relative to log t(m), so that no terms of the size of Λm² cancel.
     """
     slope = site.linear - site.precision @ marginal.mean
     move = cavity.gaussian.mean - marginal.mean

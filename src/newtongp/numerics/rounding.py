@@ -1,4 +1,4 @@
-"""Variances that rounding has taken away, and the warning that says so."""
+"""The warning about variances that are lost to rounding."""
 
 import inspect
 import warnings
@@ -10,18 +10,18 @@ import numpy as np
 
 
 class RoundingWarning(UserWarning):
-    """Some variances were lost to rounding: bounds on what rounding leaves of them are given in their place."""
+    """Some variances were lost to rounding: bounds on the rounding errors are returned instead."""
 
 
 def warn_of_lost(lost: Any) -> None:
-    """Say of how many variances a bound was returned; nothing inside a user's own `jax.jit`."""
+    """Warn of the number of variances that were replaced by a bound; silent inside a user's `jax.jit`."""
     if isinstance(lost, jax.core.Tracer) or not np.any(lost):
         return
     message = (
         f"{np.count_nonzero(lost)} of {np.size(lost)} predicted variances are smaller than their rounding errors, and "
-        "bounds on those errors are given in their place: the noise is very small compared with the prior variance"
+        "bounds on those errors are returned instead: the noise is very small compared with the prior variance"
     )
-    # The line that called newtongp, whatever wrappers there are in between.
+    # Report the line that called newtongp, skipping wrappers.
     level = outside = 1
     frame = inspect.currentframe()
     while frame is not None:

@@ -1,4 +1,4 @@
-"""What a prior is to the rest of the package: something that can be conditioned on Gaussian sites."""
+"""The interface of priors: they can be conditioned on Gaussian sites."""
 
 import abc
 import functools
@@ -15,16 +15,16 @@ from ..numerics.linalg import psd_root
 
 
 class Conditioned(eqx.Module):
-    """q(f) ∝ p(f) ∏ tₙ(fₙ), as far as inference needs it: one marginal per row and three numbers."""
+    """The part of q(f) ∝ p(f) ∏ tₙ(fₙ) that inference needs: one marginal per row and three numbers."""
 
     marginals: Gaussian
     distance: Float[Array, ""]
-    """(m − μ)ᵀ K⁻¹ (m − μ): how far the mean has moved from the prior's."""
+    """(m − μ)ᵀ K⁻¹ (m − μ): the squared distance of the mean from the prior mean."""
     log_det: Float[Array, ""]
-    """log det(I + ΛK): how much the sites have narrowed it."""
+    """log det(I + ΛK): how much the sites narrow the distribution."""
     proper: Bool[Array, ""]
     residual_covariance: Float[Array, "N D D"] | None = None
-    """Where sites act not on f but on g, with f = g + e and e independent of all else: the covariance of e.
+    """The covariance of e, if sites act on g, with f = g + e and e independent of everything else.
 
     Marginals are then those of g.
     """
@@ -37,10 +37,10 @@ class Conditioned(eqx.Module):
 
 
 class Layout(NamedTuple):
-    """The inputs as a prior wants them, and the order in which it wants the rows.
+    """The inputs in the form that a prior needs, and the order in which it processes the rows.
 
     `rows[i]` is the row of the data at position i, or −1 where there is none; None means that positions are rows.
-    Inference runs in the order of positions, since its local half does not care.
+    Inference runs in the order of positions, because local updates do not depend on the order.
     """
 
     inputs: Any
@@ -48,34 +48,34 @@ class Layout(NamedTuple):
 
 
 class Workspace(eqx.Module):
-    """A prior at the data's inputs: all that inference needs of it, step after step.
+    """A prior at the data's inputs: everything that the steps of inference need.
 
-    It does not hold the prior itself, so that one compiled loop serves all kernels.
+    It does not contain the prior itself, so that one compiled loop serves all kernels.
     """
 
     mean: eqx.AbstractVar[Any]
     """The prior mean of every position, (N, D)."""
 
     def residual_covariance(self) -> Float[Array, "N D D"] | None:
-        """Where sites act not on f but on g, with f = g + e: the covariance of e."""
+        """The covariance of e, if sites act on g, with f = g + e."""
         return None
 
     def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
-        """log ∫ p ∏ tₙ, to be differentiated in all that the workspace was made from."""
+        """log ∫ p ∏ tₙ, differentiable with respect to everything in the workspace."""
         return self.marginals(sites).log_normaliser(sites)
 
     @abc.abstractmethod
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         """Condition on sites, for one step of inference (`eq:global-update`).
 
-        With `psd`, site precisions are expected to be PSD: where one is not, the posterior counts as improper. That
-        makes the program smaller.
+        With `psd`, site precisions are expected to be PSD: if one is not, the posterior counts as improper. This makes
+        the compiled program smaller.
         """
 
     def refined(self, sites: Sites) -> Gaussian | None:
-        """More accurate marginals of all positions than a step of inference needs, where there are any.
+        """More accurate marginals of all positions than a step of inference needs, if available.
 
-        Decided from the values of the sites: None inside of a trace.
+        This depends on the values of the sites, so it is None inside a trace.
         """
         return None
 
@@ -84,12 +84,12 @@ class Workspace(eqx.Module):
         return tree
 
     def marginals_of_f(self, marginals: Gaussian) -> Gaussian:
-        """The marginals of f, from those of what the sites act on: f itself, unless the prior is a sparse one."""
+        """The marginals of f, from those of the variable that sites act on: f itself, unless the prior is sparse."""
         return marginals
 
 
 class Posterior(eqx.Module):
-    """q(f): marginals at the data, and what is needed to predict and to sample anywhere."""
+    """q(f): marginals at the data, and everything needed for prediction and sampling."""
 
     marginals: eqx.AbstractVar[Any]
     log_normaliser: eqx.AbstractVar[Any]
@@ -117,7 +117,7 @@ def over_pairs(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:
 
 @functools.partial(jax.jit, static_argnums=(2, 3))
 def draws_of(joint: Gaussian, key: Any, n: int, rows: int) -> Float[Array, "n M D"]:
-    """n draws from a joint distribution over so many rows."""
+    """n draws from a joint distribution over this number of rows."""
     noise = jax.random.normal(key, (n, joint.mean.shape[0]), dtype=joint.mean.dtype)
     draws = joint.mean[None, :] + noise @ psd_root(joint.covariance).T
     return draws.reshape(n, rows, -1)
@@ -129,14 +129,14 @@ class Prior(eqx.Module):
     @property
     @abc.abstractmethod
     def num_latents(self) -> int:
-        """How many latent functions there are."""
+        """The number of latent functions."""
 
     @abc.abstractmethod
     def check_inputs(self, x: np.ndarray) -> None:
         """Raise ValueError if this prior cannot be used on these inputs."""
 
     memory_remedy: ClassVar[str] = "give fewer rows"
-    """What to do where there is not enough memory."""
+    """Advice if there is not enough memory."""
 
     def memory(self, x: np.ndarray) -> float:
         """About how many bytes inference at these inputs takes; 0 for a prior that does not say."""

@@ -1,7 +1,7 @@
 """Kernels given by their names: `GP("matern32")`.
 
-Such a prior leaves the details to `fit`: it has a constant mean, one kernel for each latent that the likelihood turns
-out to have, and one lengthscale for each column of x.
+Such a prior has a constant mean, one kernel per latent of the likelihood, and one lengthscale per column of x, all of
+which `fit` learns.
 """
 
 from typing import Any
@@ -26,7 +26,7 @@ _KERNELS = (
 
 
 def read_kernel(kernel: Any, mean: Any) -> tuple[Any, Any, bool]:
-    """The kernel and the mean that were meant, and whether the kernel was given by its name."""
+    """The kernel and the mean, and whether the kernel was given by its name."""
     if isinstance(kernel, str):
         found = getattr(kernels, find(kernel, _KERNELS, "kernel"))()
         return found, means.Constant(0.0) if mean is None else mean, True
@@ -45,7 +45,7 @@ def is_named(kernel: Any) -> bool:
 
 
 def for_latents(prior: Any, count: int) -> Any:
-    """A prior by name with as many latents as a likelihood has; any other as it is."""
+    """A prior given by name, with the likelihood's number of latents; other priors are unchanged."""
     if not getattr(prior, "by_name", False) or prior.num_latents == count or prior.num_latents != 1:
         return prior
     mean = prior.mean.parts[0]
@@ -54,7 +54,7 @@ def for_latents(prior: Any, count: int) -> Any:
 
 
 def for_columns(prior: Any, count: int) -> Any:
-    """A prior by name with one lengthscale per column of x; any other as it is."""
+    """A prior given by name, with one lengthscale per column of x; other priors are unchanged."""
     if not getattr(prior, "by_name", False) or count == 1:
         return prior
 

@@ -1,9 +1,9 @@
 """The dense Gaussian process: one N·D × N·D covariance, conditioned on sites of any signature.
 
 Site precisions are split as Λ = R₊R₊ᵀ − R₋R₋ᵀ. The positive part is conditioned on first, through
-B = I + R₊ᵀKR₊, whose Cholesky factor always exists. The negative part is then taken out again through
-E = I − R₋ᵀC₊R₋, which is positive definite exactly when the posterior is proper. No root of K is ever
-taken, so singular K (repeated inputs, very smooth kernels) needs neither jitter nor special care.
+B = I + R₊ᵀKR₊, whose Cholesky factor always exists. The negative part is then removed through E = I − R₋ᵀC₊R₋, which is
+positive definite exactly when the posterior is proper. K is never factorised, so a singular K (repeated inputs, very
+smooth kernels) needs neither jitter nor special treatment.
 """
 
 from collections.abc import Callable
@@ -29,9 +29,9 @@ class GP(Prior):
     """A Gaussian process prior with a kernel and a mean function (`sec:gp`), conditioned exactly.
 
     `kernel` is a kernel, or `kernels.Independent([k1, k2, ...])` for several latents; `mean` is a number or
-    a mean function, zero by default. A kernel may be given by its name, as in `GP("matern32")`, for `fit` to see to
-    everything else: there is a constant mean then, and every latent and every column of x has its own lengthscale.
-    Costs O(N³): good up to a few thousand rows.
+    a mean function, zero by default. A kernel may be given by its name, as in `GP("matern32")`. The prior then has a
+    constant mean, and every latent and every column of x has its own lengthscale, all of which `fit` learns. A step
+    costs O(N³), which is practical up to a few thousand rows.
 
     >>> from newtongp import kernels
     >>> GP(kernels.Matern32(lengthscale=0.5)).num_latents
@@ -58,7 +58,7 @@ class GP(Prior):
     memory_remedy: ClassVar[str] = "use SparseGP(kernel, inducing=500), or MarkovGP(kernel) if x has one column"
 
     def memory(self, x: np.ndarray) -> float:
-        # Covariances of all rows and latents: the prior's, the posterior's, and factors on the way between them.
+        # Covariances of all rows and latents: the prior's, the posterior's, and intermediate factors.
         return 6.0 * 8.0 * (x.shape[0] * float(self.num_latents)) ** 2
 
     def prepare(self, x: Float[Array, "N P"]) -> "DenseWorkspace":
@@ -89,7 +89,7 @@ class GP(Prior):
 
 
 class DenseWorkspace(Workspace):
-    """What depends on the inputs alone: x, the prior mean (N, D) and one gram matrix per latent (D, N, N)."""
+    """Quantities that depend only on the inputs: x, the prior mean (N, D) and one gram matrix per latent (D, N, N)."""
 
     x: Float[Array, "N P"]
     mean: Float[Array, "N D"]
@@ -112,12 +112,12 @@ _ROUNDING = 1e-10
 
 
 def _is_rounding(negative: Float[Array, "D D"], positive: Float[Array, "D D"]) -> Bool[Array, ""]:
-    """Whether a site's negative part is no more than averages over many nodes leave in a singular one."""
+    """Whether a site's negative part is as small as the rounding of averages over many nodes."""
     return jnp.sum(negative**2) <= _ROUNDING * jnp.sum(positive**2)
 
 
 def _by_signature(workspace: DenseWorkspace, positive, negative, of_factors: Callable):
-    """What `of_factors` makes of the posterior's factors; the second set is made only where a site needs it."""
+    """Apply `of_factors` to the posterior's factors; those for negative sites are computed only if needed."""
     return jax.lax.cond(
         jnp.any(negative != 0.0),
         lambda: of_factors(_factorise_indefinite(workspace, positive, negative)),
@@ -185,7 +185,8 @@ class _Factors(NamedTuple):
 
         Where sites are weak, C₊ = K − VᵀV, with an error of rounding's size relative to K. Where a site is strong
         (rᵀKr > 1 for a column r of R₊), R₊ᵀC₊R₊ = I − B⁻¹, with an error of rounding's size relative to Λ⁻¹. Where
-        inputs are so close that K is singular to rounding, both errors grow with ΛK. Nothing is below its own error.
+        inputs are so close that K is singular to rounding, both errors grow with ΛK.
+        Variances are at least as large as their error bounds.
         """
         latents = workspace.gram.shape[0]
         prior = jnp.diagonal(workspace.gram, axis1=1, axis2=2).T
@@ -207,14 +208,14 @@ class _Factors(NamedTuple):
         return jax.vmap(small.small_covariance)(blocks)
 
     def stored(self) -> tuple[Array, Array, Array, Array]:
-        """What prediction needs: L_B, its lift, V R₋ and L_E (zero and identity for PSD sites)."""
+        """The factors for prediction: L_B, its lift, V R₋ and L_E (zero and identity for PSD sites)."""
         if self.overlap is None or self.negative_factor is None:
             size = self.factor.shape[0]
             return self.factor, self.lift, jnp.zeros((size, size)), jnp.eye(size)
         return self.factor, self.lift, self.overlap, self.negative_factor
 
 
-# Variances that are small beside the prior's ------------------------------------------------------
+# Variances that are small relative to the prior's ------------------------------------------------------
 
 
 def _strength(roots: Float[Array, "N D D"], prior: Float[Array, "N D"]) -> Float[Array, "N D"]:
@@ -223,7 +224,7 @@ def _strength(roots: Float[Array, "N D D"], prior: Float[Array, "N D"]) -> Float
 
 
 def _not_below(blocks: Float[Array, "N D D"], least: Float[Array, "N D"]) -> Float[Array, "N D D"]:
-    """Blocks whose diagonals are raised to what is least."""
+    """Blocks with diagonals raised to at least these values."""
     found = jnp.diagonal(blocks, axis1=1, axis2=2)
     return blocks + jax.vmap(jnp.diag)(jnp.where(found < least, least - found, 0.0))
 
@@ -231,7 +232,7 @@ def _not_below(blocks: Float[Array, "N D D"], least: Float[Array, "N D"]) -> Flo
 def _inverse_factor(
     factor: Float[Array, "ND ND"], lift: Float[Array, ""], strength: Float[Array, "N D"], seen: Float[Array, "ND ND"]
 ) -> Float[Array, "ND ND"]:
-    """T = L_B⁻¹, from V R: nothing is solved.
+    """T = L_B⁻¹, from V R, without a solve.
 
     L_B⁻¹(B − I) = L_Bᵀ − T, so that below the diagonal −V R is T itself; with a lift, T(I + ε diag(B)).
     """
@@ -259,7 +260,7 @@ def _joined(
     scaled = units / jnp.sqrt(jnp.where(strong, lengths, 1.0))[None, :]
     across = jnp.eye(root.shape[0]) - units @ units.T
     between = scaled @ mixed @ across
-    # Each is PSD before they are added: what rounding has made of one must not take away from the other.
+    # Each term is made PSD before they are added, so that rounding in one does not reduce the other.
     parts = scaled @ small.small_covariance(shrunk) @ scaled.T + across @ small.small_covariance(weak) @ across
     whole = small.symmetrise(parts + between + between.T)
     least = linalg.EPS * jax.lax.stop_gradient(jnp.diagonal(parts))
@@ -267,7 +268,7 @@ def _joined(
 
 
 _PLAIN = 1e-8
-"""Relative errors of variances below this are not looked into."""
+"""Relative errors of variances below this are ignored."""
 
 
 def _rounding(
@@ -277,10 +278,10 @@ def _rounding(
     half: Float[Array, "ND MD"],
     prior: Float[Array, "M D"],
 ) -> Float[Array, "M D"]:
-    """What rounding may have done to K** − V*ᵀV*; zero where it is known to be far less than that.
+    """A bound on the rounding error of K** − V*ᵀV*; zero where it is negligible.
 
     Entries of B have errors of rounding's size relative to √(BᵢᵢBⱼⱼ), and V*ᵀV* = wᵀBw with w = L_B⁻ᵀV*: the error is
-    (Σᵢ √Bᵢᵢ |wᵢ|)² times that. It is no more than the variance itself times the size of B.
+    (Σᵢ √Bᵢᵢ |wᵢ|)² times that. It is at most the variance times the size of B.
     """
     factor, lift, strength, half, prior = jax.lax.stop_gradient((factor, lift, strength, half, prior))
     sizes = 1.0 + strength.reshape(-1)
@@ -295,7 +296,7 @@ def _rounding(
 
 
 _LARGEST_RATIO = 1e13
-"""Of a site's precision to the prior's: beyond it, negative sites beside it are not told from rounding."""
+"""The ratio of a site's precision to the prior's beyond which negative sites are lost in rounding."""
 
 
 def _factorise(workspace: DenseWorkspace, positive: Float[Array, "N D D"]) -> _Factors:
@@ -312,7 +313,7 @@ def _factorise(workspace: DenseWorkspace, positive: Float[Array, "N D D"]) -> _F
 def _factorise_indefinite(
     workspace: DenseWorkspace, positive: Float[Array, "N D D"], negative: Float[Array, "N D D"]
 ) -> _Factors:
-    """Condition on the positive parts, then take the negative parts out."""
+    """Condition on the positive parts, then remove the negative parts."""
     first = _factorise(workspace, positive)
     overlap = _project_right(first.half, negative)
     remaining = _project(negative, workspace.gram) - overlap.T @ first.half
@@ -334,7 +335,7 @@ def _factorise_indefinite(
 
 
 def _resolvable(workspace: DenseWorkspace, positive: Float[Array, "N D D"]) -> Bool[Array, ""]:
-    """Whether no site is so precise that taking the negative ones out would work on rounding error."""
+    """Whether all sites are imprecise enough for removing negative ones accurately."""
     variances = jnp.max(jnp.diagonal(workspace.gram, axis1=1, axis2=2), axis=0)
     return jnp.all(jnp.sum(positive**2, axis=(1, 2)) * variances < _LARGEST_RATIO)
 
@@ -354,10 +355,10 @@ def _weights(
 
 
 def _solve_positive(workspace: DenseWorkspace, factors: _Factors, right: Float[Array, "N D"]) -> Float[Array, "N D"]:
-    """(I + R₊R₊ᵀK)⁻¹ right, to rounding however large Λ is.
+    """(I + R₊R₊ᵀK)⁻¹ right, accurate to rounding however large Λ is.
 
-    The matrix takes R₊b to R₊B⁻¹b, with nothing to cancel. What of `right` can be written that way with b of
-    moderate size is, which is where the data are precise; the rest goes through I − R₊B⁻¹R₊ᵀK.
+    The inverse maps R₊b to R₊B⁻¹b without cancellation. The part of `right` that has this form with b of moderate size,
+    where the data are precise, is computed in this way; the rest uses I − R₊B⁻¹R₊ᵀK.
     """
     roots = factors.positive
     sizes = jnp.sum(roots**2, axis=1)
@@ -381,9 +382,9 @@ def _apply_roots(roots: Float[Array, "N D D"], vector: Float[Array, "..."], tran
 class DensePosterior(Posterior):
     """q(f) of a dense GP.
 
-    At new inputs variances are K** − V*ᵀV*, with an error of rounding's size relative to the prior variance (more where
-    the mean extrapolates). Those that are smaller than their own error are lost: a bound on it is given in their place,
-    with a `RoundingWarning`. No variance is negative, and joint covariances are PSD.
+    At new inputs variances are K** − V*ᵀV*, with a rounding error relative to the prior variance (more where the mean
+    extrapolates). Variances smaller than their error are lost: the error bound is returned instead, with a
+    `RoundingWarning`. No variance is negative, and joint covariances are PSD.
     """
 
     marginals: Gaussian

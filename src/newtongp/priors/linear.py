@@ -29,16 +29,16 @@ class LinearModel(Prior):
     """A linear model with Gaussian weights: x is the design matrix, and fₙ = xₙᵀw with w ~ N(mean, prior_covariance).
 
     `prior_covariance` is a number (the variance of every weight), a vector of variances, one per column of x, or a
-    positive semi-definite matrix; `mean` is a number, a vector, or one vector per latent, zero by default. With
-    several latents each has weights of its own, with the same prior covariance. There is no intercept unless x has a
+    positive semi-definite matrix; `mean` is a number, a vector, or one vector per latent, zero by default. With several
+    latents, each has its own weights, with the same prior covariance. There is no intercept unless x has a
     column of ones.
 
     The posterior has `.weights`, the joint Gaussian of all weights: mean (P,) and covariance (P, P) for one
-    latent, and (D·P,) and (D·P, D·P) for D latents, the weights of the first latent first. It is given all
-    hyperparameters: where those were learned, standard errors that count their uncertainty too are those of
-    `FitResult.joint_covariance`.
+    latent, and (D·P,) and (D·P, D·P) for D latents, the weights of the first latent first. It is conditional on all
+    hyperparameters: if those were learned, `FitResult.joint_covariance` includes
+    their uncertainty.
 
-    A step costs O(NP²D² + (PD)³), once more NP²D³ if sites are very precise: linear in the number of rows. With far
+    A step costs O(NP²D² + (PD)³), and another NP²D³ if sites are very precise: linear in the number of rows. With far
     more columns than rows, `GP(kernels.Linear(variance))` is the same model for O(N³).
 
     >>> import newtongp as ng
@@ -72,7 +72,7 @@ class LinearModel(Prior):
             )
 
     def _weights_given(self) -> dict[str, int]:
-        """How many weights each argument is for, where it says."""
+        """The number of weights that each argument implies, if any."""
         named = {"prior_covariance": self.prior_covariance, "mean": self.mean}
         return {name: value.shape[-1] for name, value in named.items() if np.ndim(value) > 0}
 
@@ -121,7 +121,7 @@ class LinearModel(Prior):
 # The prior covariance and its root ----------------------------------------------------------------
 
 _ROUNDING = 1e-14
-"""Of a correlation matrix's eigenvalues: those below are zero."""
+"""Eigenvalues of a correlation matrix below this are treated as zero."""
 
 
 def _covariance(value: Any) -> Any:
@@ -143,7 +143,7 @@ def _covariance(value: Any) -> Any:
 def _root(covariance: Float[Array, "P P"]) -> Float[Array, "P P"]:
     """L with S = LLᵀ, singular or not.
 
-    Through the correlation matrix, so that weights may have units as different as they like.
+    Computed from the correlation matrix, so that weights may have very different units.
     """
     scales = _safe_sqrt(jnp.diagonal(covariance))
     return scales[:, None] * _correlation_root(covariance, scales)
@@ -200,7 +200,7 @@ def _times_root_transposed(values: Float[Array, "*K P"], covariance: Any) -> Flo
 
 
 class LinearWorkspace(Workspace):
-    """What depends on the inputs alone: the features Ψ = XL (N, P) and the prior mean (N, D)."""
+    """Quantities that depend only on the inputs: the features Ψ = XL (N, P) and the prior mean (N, D)."""
 
     features: Float[Array, "N P"]
     mean: Float[Array, "N D"]
@@ -259,7 +259,7 @@ class LinearPosterior(Posterior):
         half = jnp.asarray(self.half)
         if x.shape[1] != half.shape[2]:
             raise ValueError(
-                f"design matrices must have as many columns as each other, got {half.shape[2]} and {x.shape[1]}: give "
+                f"design matrices must have the same number of columns, got {half.shape[2]} and {x.shape[1]}: give "
                 "one column per weight"
             )
         return half, jnp.asarray(self.weights.mean).reshape(half.shape[1:])

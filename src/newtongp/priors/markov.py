@@ -26,11 +26,11 @@ class MarkovGP(TemporalPrior):
     """A Gaussian process prior over functions of time (`sec:markov-gp`), conditioned exactly in O(N).
 
     `kernel` is any kernel of one input with a state space form: Matérn, cosine, periodic, Brownian and others, their
-    sums, products and multiples; or `kernels.Independent([...])` for several latents; or a name (see `GP`). Rows may
-    come in any order, repeat inputs and leave gaps. Time stamps need `unit`, in which lengthscales and periods are
+    sums, products and multiples; or `kernels.Independent([...])` for several latents; or a name (see `GP`). Rows may be
+    in any order, repeat inputs and have gaps. Time stamps need `unit`, in which lengthscales and periods are
     measured: "D", "h", "s", or a `timedelta`; they are counted from `origin`, 2000-01-01 if it is not given. `pieces`
-    is how many parts of the series are run side by side; by default it is chosen for speed, and the answer does not
-    depend on it.
+    is the number of parts of the series that are processed in parallel; by default it is chosen for speed, and the
+    result does not depend on it.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.MarkovGP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Poisson())
@@ -188,7 +188,7 @@ def _process(kernel: Kernel | Independent) -> _Process:
 
 
 class MarkovPosterior(TemporalPosterior):
-    """q(f) of a Markovian GP: states in order of time, and the sites that made them."""
+    """q(f) of a Markovian GP: states in order of time, and their sites."""
 
     marginals: Gaussian
     log_normaliser: Any
@@ -198,7 +198,7 @@ class MarkovPosterior(TemporalPosterior):
     precision: Any
     centred_linear: Any
     order: Any
-    """Where every row is in order of time."""
+    """The position of every row in order of time."""
     spread: Any
     """The largest variance of f at any row given the rows before it."""
     lossy: Any
@@ -214,7 +214,7 @@ class MarkovPosterior(TemporalPosterior):
 
     @in_double
     def states(self, x: Any) -> Gaussian:
-        """The state at any inputs, the latent with its derivatives or the like: mean (M, d), covariance (M, d, d)."""
+        """The state at any inputs, such as the latent and its derivatives: mean (M, d), covariance (M, d, d)."""
         found, lossy = to_host(_state(self, jnp.asarray(x)))
         return to_host(_asked_carefully(self, jnp.asarray(x), "states")) if holds(lossy) else found
 
@@ -256,7 +256,7 @@ def _predict(
     def latents(mean, covariance, vector, matrix):
         columns = covariance @ rows.T
         found = rows @ columns - columns.T @ matrix @ columns
-        # What a sum of states may be a small difference of.
+        # The size of the states of which a latent may be a small difference.
         sizes = rows**2 @ jnp.diagonal(covariance)
         errors = kalman.rounding_errors(columns.T, posterior.spread, information)
         return rows @ mean + columns.T @ vector, found, sizes, errors
@@ -274,7 +274,7 @@ def _has_negative_sites(posterior: MarkovPosterior) -> Bool[Array, ""]:
 
 @functools.partial(jax.jit, static_argnums=2)
 def _asked_carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], what: str) -> Gaussian:
-    """What `_predict`, `_state` and `_joint` give, through square roots and a chain with the new inputs in it."""
+    """The results of `_predict`, `_state` and `_joint`, by square roots on a chain that includes the new inputs."""
     chain, precision, centred_linear, where = _merge(posterior, x[:, 0])
     forward = kalman.careful_forward(chain, precision, centred_linear)
     found = kalman.careful_states(chain, forward)
@@ -293,7 +293,7 @@ _ROWS_AT_ONCE = 4096
 
 
 def _in_batches(posterior: MarkovPosterior, times: Float[Array, " M"], function: Callable) -> Any:
-    """`function` of the state at any times given the sites before, as mean and covariance, and of what later ones say.
+    """`function` of the filtered state at any times (mean and covariance) and of the information from later sites.
 
     Means are deviations from the prior mean.
     """
@@ -319,7 +319,7 @@ def _in_batches(posterior: MarkovPosterior, times: Float[Array, " M"], function:
 
 
 def _merge(posterior: MarkovPosterior, times: Float[Array, " M"]):
-    """The posterior's chain and sites with more times in it, which have no sites, and where those are."""
+    """The posterior's chain and sites with additional times, which have no sites, and their positions."""
     known = posterior.times
     count, latents = known.shape[0], posterior.centred_linear.shape[1]
     merged = jnp.concatenate([known, times])

@@ -3,10 +3,10 @@
 The page is plain HTML. It needs no network, no script and no server, only the files beside it.
 """
 
-import html
 import itertools
 import re
 from collections.abc import Iterable, Sequence
+from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -149,17 +149,24 @@ def write_report(
     _check_text(title, "title")
     if not sections:
         raise ValueError("sections must have at least one section: there is nothing to report")
+    template = _template()
     folder.mkdir(parents=True, exist_ok=True)
     names = _file_names([section.title for section in sections])
     sections = [
         section if section.summary is not None else section._replace(summary=section.result.summary())
         for section in sections
     ]
-    bodies = [_section(folder, name, section) for name, section in zip(names, sections, strict=True)]
-    if len(sections) > 1:
-        bodies.insert(0, _overview(names, sections))
+    named = list(zip(names, sections, strict=True))
+    text = template.render(
+        title=title,
+        introduction=introduction,
+        overview=[_overview_line(*each) for each in named] if len(named) > 1 else [],
+        sections=[_section(folder, *each) for each in named],
+        style=_beside("page.css"),
+        version=__version__,
+    )
     page = folder / "index.html"
-    page.write_text(_page(title, introduction, bodies), encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
     return page
 
 
@@ -180,86 +187,67 @@ def _file_names(titles: list[str]) -> list[str]:
 # The parts of the page --------------------------------------------------------------------------------
 
 
-def _page(title: str, introduction: Sequence[str], bodies: list[str]) -> str:
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{html.escape(title)}</title>
-<link rel="icon" href="data:,">
-<style>{_STYLE}</style>
-</head>
-<body>
-<header>
-<h1>{html.escape(title)}</h1>
-{_paragraphs(introduction)}
-</header>
-<main>
-{"".join(bodies)}
-</main>
-<footer>Written by newtongp {html.escape(__version__)}.</footer>
-</body>
-</html>
-"""
+def _template() -> Any:
+    """The page without its contents; an ImportError that says what to install, where Jinja2 is missing."""
+    try:
+        from jinja2 import Environment, FunctionLoader, StrictUndefined
+    except ImportError:
+        raise ImportError("reports need Jinja2: pip install 'newtongp[plot]'") from None
+    environment = Environment(
+        loader=FunctionLoader(_beside), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
+    )
+    environment.filters["words"] = _words
+    return environment.get_template("page.html.jinja")
 
 
-def _overview(names: list[str], sections: list[Section]) -> str:
-    """A table with a line a section, as a table of contents."""
-    rows = []
-    for name, section in zip(names, sections, strict=True):
-        assert section.summary is not None
-        facts = section.summary.as_dict()
-        ended = (facts["fit"] or facts["inference"])["status"].replace("_", " ")
-        count = "" if facts["rows"] is None else str(facts["rows"]["observed"])
-        link = f'<a href="#{name}">{html.escape(section.title)}</a>'
-        value = facts["energy"]["value"]
-        cells = [html.escape(facts["title"]), count, ended, "not finite" if value is None else f"{value:.2f}"]
-        rows.append(f"<tr><td>{link}</td>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-    heading = "".join(f"<th>{word}</th>" for word in ("", "model and method", "rows", "ended", "energy"))
-    return f'<div class="overview"><table><tr>{heading}</tr>{"".join(rows)}</table></div>\n'
+def _beside(name: str) -> str:
+    """A file of this package."""
+    return resources.files("newtongp.report").joinpath(name).read_text(encoding="utf-8")
 
 
-def _section(folder: Path, name: str, section: Section) -> str:
-    """One section as HTML, its files written."""
-    pictures = [
-        _figure(folder, f"{name}_{number}.png", picture) for number, picture in enumerate(section.pictures, start=1)
-    ]
-    found = [text for text, picture in zip(pictures, section.pictures, strict=True) if not picture.went]
-    went = [text for text, picture in zip(pictures, section.pictures, strict=True) if picture.went]
-    parts = [f'<section id="{name}">', f"<h2>{html.escape(section.title)}</h2>", _paragraphs(section.text), *found]
-    if section.findings:
-        points = "".join(f"<li>{_words(sentence)}</li>" for sentence in section.findings)
-        parts.append(f'<h3>What was found</h3>\n<ul class="findings">{points}</ul>')
-    if section.code:
-        parts.append(
-            f"<h3>The same in your own program</h3>\n<pre><code>{html.escape(section.code.strip())}</code></pre>"
-        )
-    assert section.summary is not None
-    parts.append(f'<h3>Summary</h3>\n<div class="summary">{section.summary._repr_html_()}</div>')
-    if went:
-        parts.append(f'<h3>How it went</h3>\n<div class="row">{"".join(went)}</div>')
-    parts += [_saved(folder, name, section.result), "</section>\n"]
-    return "\n".join(part for part in parts if part)
-
-
-def _paragraphs(sentences: Sequence[str]) -> str:
-    return "\n".join(f"<p>{_words(sentence)}</p>" for sentence in sentences)
-
-
-def _words(sentence: str) -> str:
+def _words(sentence: str) -> Any:
     """Plain text as HTML, with every % on the line of its number."""
-    return html.escape(sentence).replace(" %", "&nbsp;%")
+    from markupsafe import Markup, escape
+
+    return escape(sentence).replace(" %", Markup("&nbsp;%"))
 
 
-def _figure(folder: Path, file: str, picture: Picture) -> str:
+def _overview_line(name: str, section: Section) -> dict[str, Any]:
+    """What the table of contents says of a section."""
+    assert section.summary is not None
+    facts = section.summary.as_dict()
+    ended = (facts["fit"] or facts["inference"])["status"].replace("_", " ")
+    count = "" if facts["rows"] is None else str(facts["rows"]["observed"])
+    value = facts["energy"]["value"]
+    cells = [facts["title"], count, ended, "not finite" if value is None else f"{value:.2f}"]
+    return {"name": name, "title": section.title, "cells": cells}
+
+
+def _section(folder: Path, name: str, section: Section) -> dict[str, Any]:
+    """One section as the template shows it, its files written."""
+    assert section.summary is not None
+    pictures = [
+        _drawn(folder, f"{name}_{number}.png", picture) for number, picture in enumerate(section.pictures, start=1)
+    ]
+    return {
+        "name": name,
+        "title": section.title,
+        "text": section.text,
+        "found": [picture for picture in pictures if not picture["went"]],
+        "findings": section.findings,
+        "code": section.code.strip(),
+        "summary": section.summary._repr_html_(),
+        "went": [picture for picture in pictures if picture["went"]],
+        **_saved(folder, name, section.result),
+    }
+
+
+def _drawn(folder: Path, file: str, picture: Picture) -> dict[str, Any]:
     figure = picture.figure
     figure.savefig(folder / file, dpi=_DOTS_PER_INCH)
     width, height = (round(float(inches) * _PIXELS_PER_INCH) for inches in figure.get_size_inches())
     _close(figure)
-    caption = html.escape(picture.caption)
-    image = f'<img src="{file}" alt="{caption}" width="{width}" height="{height}">'
-    return f'<figure style="flex: {width} 1 0">{image}<figcaption>{_words(picture.caption)}</figcaption></figure>\n'
+    return {"file": file, "caption": picture.caption, "width": width, "height": height, "went": picture.went}
 
 
 def _close(figure: "Figure") -> None:
@@ -269,63 +257,10 @@ def _close(figure: "Figure") -> None:
     pyplot.close(figure)
 
 
-def _saved(folder: Path, name: str, result: Result) -> str:
+def _saved(folder: Path, name: str, result: Result) -> dict[str, Any]:
     file = f"{name}.ngp"
     try:
         result.save(folder / file)
     except (TypeError, ValueError) as reason:
-        return f'<p class="saved">The result could not be saved: {html.escape(str(reason))}.</p>'
-    return (
-        f'<p class="saved">The result, with its model and data, is in <a href="{file}" download>{file}</a>: '
-        f"<code>ng.load(&quot;{file}&quot;)</code> has it again.</p>"
-    )
-
-
-_STYLE = """
-:root { --ink: #1d2b36; --soft: #5c6b77; --line: #dfe5e9; --tint: #f4f7f9; --accent: #013a63; --warm: #fff6e5; }
-* { box-sizing: border-box; }
-html { scroll-behavior: smooth; }
-body { margin: 0 auto; max-width: 62rem; padding: 0 1.5rem 3rem; color: var(--ink); background: #fff;
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", "DejaVu Sans", Arial, sans-serif; }
-header { padding: 2.5rem 0 0.5rem; }
-h1 { font-size: 2rem; line-height: 1.2; margin: 0 0 0.75rem; color: var(--accent); letter-spacing: -0.01em; }
-h2 { font-size: 1.45rem; margin: 0 0 0.5rem; color: var(--accent); letter-spacing: -0.01em; }
-h3 { font-size: 0.8rem; margin: 1.75rem 0 0.5rem; color: var(--soft); text-transform: uppercase;
-  letter-spacing: 0.08em; }
-p { margin: 0.5rem 0; max-width: 46rem; }
-a { color: #1b6ca8; text-decoration-thickness: 1px; text-underline-offset: 2px; }
-section { margin-top: 2.5rem; padding-top: 2rem; border-top: 1px solid var(--line); }
-figure { margin: 1.25rem 0 0.5rem; }
-figure img { display: block; max-width: 100%; height: auto; }
-figcaption { color: var(--soft); font-size: 0.875rem; margin-top: 0.4rem; }
-.row { display: flex; gap: 0.5rem 1.75rem; }
-.row figure { margin-top: 0.25rem; }
-@media (max-width: 44rem) { .row { flex-direction: column; } }
-.findings { margin: 0; padding-left: 1.1rem; max-width: 46rem; }
-.findings li { margin: 0.3rem 0; }
-pre { background: var(--tint); border: 1px solid var(--line); border-radius: 6px; padding: 0.9rem 1.1rem;
-  overflow-x: auto; margin: 0; font-size: 0.875rem; line-height: 1.6; }
-code { font-family: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace; }
-p code { background: var(--tint); border-radius: 4px; padding: 0.1rem 0.3rem; font-size: 0.875em; }
-table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
-th { text-align: left; color: var(--soft); font-weight: 600; border-bottom: 1px solid #b9c4cc; }
-th, td { padding: 0.3rem 1.25rem 0.3rem 0; vertical-align: top; }
-tr + tr > td { border-top: 1px solid var(--line); }
-.overview, .summary { overflow-x: auto; }
-.overview { margin-top: 1rem; }
-.overview td:first-child { white-space: nowrap; }
-.overview th:nth-child(n+3), .overview td:nth-child(3), .overview td:nth-child(5) { text-align: right; }
-.overview td:nth-child(4), .overview th:nth-child(4) { text-align: left; }
-.summary > p { margin: 0 0 0.5rem; }
-.summary table { margin: 0 0 1rem; }
-.summary table:first-of-type td { border: 0; padding-top: 0.1rem; padding-bottom: 0.1rem; }
-.summary table:first-of-type td:first-child { color: var(--soft); }
-.summary table + table :is(th, td):is(:nth-child(2), :nth-child(3)) { text-align: right; }
-.summary ul { list-style: none; margin: 0; padding: 0; max-width: 50rem; }
-.summary li { background: var(--warm); border-left: 3px solid #e0a030; padding: 0.45rem 0.8rem; margin: 0.4rem 0;
-  font-size: 0.9rem; }
-.saved { margin-top: 1.5rem; color: var(--soft); font-size: 0.9rem; }
-footer { margin-top: 3rem; padding-top: 1rem; border-top: 1px solid var(--line); color: var(--soft);
-  font-size: 0.875rem; }
-@media print { body { max-width: none; } figure, pre, table { break-inside: avoid; } }
-"""
+        return {"file": None, "reason": str(reason)}
+    return {"file": file, "reason": None}

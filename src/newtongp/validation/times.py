@@ -312,7 +312,7 @@ def _from_objects(array: np.ndarray) -> Times | None:
         first, second = (tuple(np.argwhere(kinds == kind)[0]) for kind in present[:2])
         raise MixedError(array[first], array[second], int(second[0]))
     for position in np.argwhere(kinds == "missing"):
-        entries[tuple(position)] = np.datetime64("NaT")
+        entries[tuple(position)] = np.datetime64("NaT", "D")
     return Times(entries, present == ["stamp in a zone"])
 
 
