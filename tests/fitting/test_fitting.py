@@ -67,7 +67,7 @@ class Energy:
         self.slots = tuple(each.slot for each in self.learned)
         self.start = np.concatenate([each.slot.constraint.unconstrain(each.start) for each in self.learned])
         self.method, self.step = check_choices(model, method, None)
-        self.bound = in_double(lambda: objective.BoundModel.of(Setup(model, x, y)))()
+        self.bound = in_double(lambda: Setup(model, x, y).bound)()
         rows, latents = len(x), model.prior.num_latents
         self.sites = ng.Sites.constant(rows, latents, self.method.initial_precision)
 

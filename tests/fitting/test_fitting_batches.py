@@ -68,7 +68,7 @@ def gradients(method, values):
     setup = Setup(start.model, X, Y)
     sites = ng.Sites.constant(N, 1, 0.0)
     wanted = objective.evaluate(
-        slots, objective.BoundModel.of(setup), unconstrained, method, Backtracking(), sites, -1.0, 200, 1e-11
+        slots, setup.bound, unconstrained, method, Backtracking(), sites, -1.0, 200, 1e-11
     )
     schedule = batches._Schedule.of(start, method, None, N, 0.05, 0)
     constants = batches.constants_at(start, schedule, unconstrained)
