@@ -118,7 +118,7 @@ def solve(
     >>> with jax.enable_x64(True):
     ...     slope = jax.jit(jax.grad(energy))(1.0)
     >>> round(float(slope), 4)
-    0.1133
+    0.389
     """
     _require_double()
     _check_closures(model)
