@@ -115,7 +115,7 @@ $(VENV)/.installed-plot: $(VENV)/.created pyproject.toml
 	@touch $@
 
 $(VENV)/.installed-test: $(VENV)/.created pyproject.toml
-	$(PIP_INSTALL) --group test
+	$(PIP_INSTALL) --group test --group examples
 	@touch $@
 
 $(VENV)/.installed-lint: $(VENV)/.created pyproject.toml

@@ -252,7 +252,7 @@ def test_nodes_that_are_too_coarse_are_warned_of(robust, method):
     finer = method(cubature=ng.cubature.Adaptive(160))
     again = ng.infer(model, x, y, finer, sites=coarse.sites, max_steps=0, throw=False)
     assert change == pytest.approx(again.energy - coarse.energy, rel=1e-2)
-    assert found.rows and "Adaptive(160) in place of GaussHermite(4)" in found.text
+    assert found.rows and "Adaptive(160) instead of GaussHermite(4)" in found.text
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import functools
 import pytest
 
 import newtongp
-from tests.repository.graph import MAY_IMPORT, ROOT, imports, modules, room_of, rooms_imported
+from tests.repository.graph import MAY_IMPORT, REPOSITORY, ROOT, drawn, imports, modules, room_of, rooms_imported
 
 pytestmark = pytest.mark.versions
 
@@ -41,6 +41,11 @@ def test_no_module_imports_itself_through_others():
     """Imports inside functions count; a package and the modules in it are one where it offers their names."""
     graph = {module: imports(module) - {module} for module in modules()}
     assert [module for module in graph if module in reachable(module, graph)] == []
+
+
+def test_the_picture_of_the_rooms_is_up_to_date():
+    page = (REPOSITORY / "docs" / "design.md").read_text(encoding="utf-8")
+    assert drawn(page) == page, "run python -m tests.repository.graph"
 
 
 def test_the_root_has_only_what_users_combine():
