@@ -130,7 +130,7 @@ def test_two_outputs_have_a_panel_each():
     np.testing.assert_allclose(line(second, "mean of y").get_ydata(), result.predict(GRID).mean[:, 1])
     assert line(first, "data").get_xdata().size == 12 and line(second, "data").get_xdata().size == 11
     assert "mean ± 2 standard deviations" in first.get_legend_handles_labels()[1]
-    with pytest.raises(ValueError, match=r"2 that vary and 2 output\(s\)"):
+    with pytest.raises(ValueError, match=r"2 inputs vary, with 2 output\(s\)"):
         plotting.plot_result(_on_the_plane(result))
 
 

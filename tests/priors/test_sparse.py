@@ -439,8 +439,9 @@ def test_draws_have_the_moments_of_the_joint():
 @pytest.mark.cases(thorough=["kmeans"], others="slow")
 @pytest.mark.parametrize("selection", ["greedy", "kmeans"])
 def test_inducing_inputs_are_chosen_from_the_data(selection):
-    x = RNG.uniform(0.0, 4.0, (300, 2)) * np.array([1.0, 100.0])
-    y = RNG.poisson(np.exp(np.sin(x[:, 0])))
+    rng = np.random.default_rng(12)
+    x = rng.uniform(0.0, 4.0, (300, 2)) * np.array([1.0, 100.0])
+    y = rng.poisson(np.exp(np.sin(x[:, 0])))
     kernel = kernels.RBF([1.0, 100.0])
 
     def chosen(seed):
@@ -451,12 +452,12 @@ def test_inducing_inputs_are_chosen_from_the_data(selection):
     assert chosen(1).shape == (12, 2) and len(np.unique(chosen(1), axis=0)) == 12
     if selection == "greedy":
         assert all(np.any(np.all(x == row, axis=1)) for row in chosen(1))
-    some = RNG.permutation(300)[:12]
-    energies = [
+    at_random = [x[rng.permutation(300)[:12]] for _ in range(5)]
+    best, *others = (
         ng.infer(ng.Model(SparseGP(kernel, given, selection=selection), POISSON), x, y).energy
-        for given in (12, x[some])
-    ]
-    assert energies[0] < energies[1]
+        for given in (12, *at_random)
+    )
+    assert best < np.median(others)
 
 
 def test_clusters_do_not_depend_on_where_zero_is():
