@@ -67,9 +67,7 @@ def gradients(method, values):
     unconstrained = start.space.free_of([np.asarray(value) for value in values])
     setup = Setup(start.model, X, Y)
     sites = ng.Sites.constant(N, 1, 0.0)
-    wanted = objective.evaluate(
-        slots, setup.bound, unconstrained, method, Backtracking(), sites, -1.0, 200, 1e-11
-    )
+    wanted = objective.evaluate(slots, setup.bound, unconstrained, method, Backtracking(), sites, -1.0, 200, 1e-11)
     schedule = batches._Schedule.of(start, method, None, N, 0.05, 0)
     constants = batches.constants_at(start, schedule, unconstrained)
     rows = jax.device_put(product.on_devices(next(start.rows.batches(N)), start.model.likelihood, None))
