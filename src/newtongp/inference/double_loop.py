@@ -30,7 +30,7 @@ _INNER = 0.5
 """The part of the residual at which an inner loop begins that it leaves: to leave less takes longer in all."""
 
 
-class _Look(eqx.Module):
+class _Point(eqx.Module):
     """What one point of the inner loop is."""
 
     sites: Sites
@@ -44,7 +44,7 @@ class _Look(eqx.Module):
 
 
 class _State(eqx.Module):
-    expand_rows: _Look
+    point: _Point
     theta: Gaussian
     size: Float[Array, ""]
     goal: Float[Array, ""]
@@ -60,7 +60,7 @@ def _natural(gaussian: Gaussian) -> Sites:
     return Sites(precision @ gaussian.mean, precision)
 
 
-def _expand(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> _Look:
+def _expand(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> _Point:
     power = method.target.power
     conditioned = problem.workspace.marginals(sites, False)
 
@@ -88,7 +88,7 @@ def _expand(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> 
     largest = jnp.max(gaps, initial=0.0)
     rounding = 1e-12 * (jnp.abs(log_integral) + jnp.sum(jnp.abs(shares)) + 1.0)
     sound = is_sound(conditioned.proper, jnp.all(proper), value, largest)
-    return _Look(sites, direction, conditioned.marginals, value, rounding, largest, sound)
+    return _Point(sites, direction, conditioned.marginals, value, rounding, largest, sound)
 
 
 @jax.jit
@@ -99,12 +99,12 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
         return ~state.done & (state.trials < most)
 
     def go_on(state: _State) -> _State:
-        expand_rows = state.expand_rows
-        theta = select(state.renew, expand_rows.marginals, state.theta)
+        point = state.point
+        theta = select(state.renew, point.marginals, state.theta)
         size = jnp.where(state.renew, 0.0, state.size)
-        trial = jax.tree.map(lambda at, way: at + size * way, expand_rows.sites, expand_rows.direction)
+        trial = jax.tree.map(lambda at, way: at + size * way, point.sites, point.direction)
         tried = _expand(problem, method, theta, trial)
-        risen = tried.value >= expand_rows.value - expand_rows.rounding
+        risen = tried.value >= point.value - point.rounding
         accept = tried.sound & (state.renew | risen)
         # An improper cavity at θ = q itself is no place to go on from.
         lost = state.renew & ~tried.sound
@@ -113,7 +113,7 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
         goal = jnp.where(state.renew, _INNER * tried.largest, state.goal)
         at_rest = accept & (tried.largest <= jnp.maximum(goal, 0.1 * tol))
         return _State(
-            select(accept, tried, expand_rows),
+            select(accept, tried, point),
             theta,
             jnp.where(state.renew, 1.0, jnp.where(accept, jnp.minimum(1.0, 2.0 * state.size), shorter)),
             goal,
@@ -127,4 +127,4 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
     one = jnp.ones(())
     begin = _State(first, prior, one, one, jnp.ones((), dtype=bool), ~first.sound, jnp.zeros((), dtype=int))
     ended = jax.lax.while_loop(unfinished, go_on, begin)
-    return ended.expand_rows.sites, ended.trials
+    return ended.point.sites, ended.trials
