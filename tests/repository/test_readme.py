@@ -35,6 +35,7 @@ PAGES = [
     "docs/latents.md",
     "docs/checking.md",
     "docs/saving.md",
+    "docs/jax.md",
     "docs/extending.md",
 ]
 
