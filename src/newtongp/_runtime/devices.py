@@ -22,7 +22,7 @@ def whole_share(size: int, mesh: Mesh | None) -> int:
 
 
 def spread(array: Any, mesh: Mesh | None) -> Any:
-    """An array with one entry a row, of which each device holds a share."""
+    """An array with one entry per row, of which each device holds a share."""
     return array if mesh is None else _placed(array, NamedSharding(mesh, PartitionSpec("rows")))
 
 

@@ -1,18 +1,16 @@
 """Files that a search can be resumed from."""
 
-import dataclasses
-import functools
 import hashlib
 import re
 import time
 import types
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import equinox as eqx
 import jax
 import numpy as np
+
+from ..validation.functions import functions_in
 
 
 class Checkpoint:
@@ -100,28 +98,12 @@ def fingerprint(objects: Any, arrays: Any, words: Any) -> str:
     for leaf in jax.tree.leaves((objects, arrays)):
         if not callable(leaf):
             digest.update(np.ascontiguousarray(leaf).tobytes())
-    described = jax.tree.structure(objects), words, [_described(function) for function in _functions(objects)]
+    described = jax.tree.structure(objects), words, [_described(function) for function in functions_in(objects)]
     digest.update(_ADDRESS.sub("", repr(described)).encode())
     return digest.hexdigest()
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-
-
-def _functions(tree: Any) -> Iterator[types.FunctionType]:
-    """All functions that a tree is made with, which its structure knows by their names alone."""
-    if isinstance(tree, types.FunctionType):
-        yield tree
-    elif isinstance(tree, functools.partial):
-        yield from _functions([tree.func, tree.args, tree.keywords])
-    elif isinstance(tree, eqx.Module):
-        for field in dataclasses.fields(tree):
-            yield from _functions(getattr(tree, field.name, None))
-    elif isinstance(tree, Mapping):
-        yield from _functions(list(tree.values()))
-    elif isinstance(tree, (list, tuple)):
-        for part in tree:
-            yield from _functions(part)
 
 
 def _described(function: types.FunctionType) -> Any:

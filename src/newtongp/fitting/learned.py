@@ -190,7 +190,7 @@ def _tied_to(name: str, specified: dict[str, Any], found: dict[str, Parameter]) 
 def _learned(each: Parameter, paths: tuple[Path, ...], specification: Free) -> Learned:
     constraint = each.constraint
     if isinstance(constraint, Covariance) and each.value.ndim > 2:
-        raise ValueError(f"{each.name} has one matrix a step, which cannot be learned: give one for all steps")
+        raise ValueError(f"{each.name} has one matrix per step, which cannot be learned: give one for all steps")
     is_matrix = isinstance(constraint, Covariance) and each.value.ndim == 2
     bounds = []
     for name, bound in (("lower", specification.lower), ("upper", specification.upper)):

@@ -5,9 +5,6 @@ fixed point s = F(θ, s) of the sites, by the implicit function theorem: ds = (I
 is differentiated.
 """
 
-import dataclasses
-import types
-from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -26,6 +23,7 @@ from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.kalman import loops
 from ..numerics.linalg import solve_by_products
 from ..results.status import Status
+from ..validation.functions import functions_in
 from .compatibility import check_choices, starts_from_sweep
 from .double_loop import descend
 from .loop import begin_loop, expand_rows, propose_rows, run_loop, total_energy
@@ -106,9 +104,9 @@ def solve(
     model's hyperparameters; x may be traced for priors that use it as it is (`GP`, `LinearModel`, `SparseGP` with given
     inducing inputs). Double precision has to be on, as in `with jax.enable_x64(True):`.
 
-    It takes the same steps as `infer` from the same start, but tries no other start where that one leads nowhere, and
-    neither warns nor raises: `status` says how it ended. Derivatives of `energy`, `marginals` and `sites`
-    in the hyperparameters, and in y where y is continuous, are those of the fixed point.
+    It takes the same steps as `infer` from the same start, but does not try another start if that one fails, and
+    neither warns nor raises: `status` says how it ended. Derivatives of `energy`, `marginals` and `sites` in the
+    hyperparameters, and in y where y is continuous, are those of the fixed point.
 
     >>> import jax
     >>> import newtongp as ng
@@ -147,25 +145,13 @@ def _require_double() -> None:
 
 def _check_closures(model: Model) -> None:
     """Raise ValueError if a function in the model closes over traced values, which derivatives would not reach."""
-    for function in _functions(model):
+    for function in functions_in(model):
         cells = function.__closure__ or ()
         if any(isinstance(part, jax.core.Tracer) for cell in cells for part in jax.tree.leaves(cell.cell_contents)):
             raise ValueError(
                 f"{function.__qualname__} in the model closes over values that JAX traces, and their derivatives would "
                 "be lost: write a subclass of newtongp.means.Mean, or the like, with these values as fields"
             )
-
-
-def _functions(tree: Any) -> Iterator[types.FunctionType]:
-    """All functions in the fields of a model, static ones included."""
-    if isinstance(tree, types.FunctionType):
-        yield tree
-    elif isinstance(tree, eqx.Module):
-        for field in dataclasses.fields(tree):
-            yield from _functions(getattr(tree, field.name, None))
-    elif isinstance(tree, (list, tuple)):
-        for part in tree:
-            yield from _functions(part)
 
 
 # Data -----------------------------------------------------------------------------------------------------------------

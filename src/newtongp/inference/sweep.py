@@ -53,9 +53,9 @@ def filter_sweep(model: Model, x: Any, y: Any, method: Method | None = None) -> 
 
 def _check_method(method: Any) -> None:
     if method.curvature.moves_all_rows:
-        raise ValueError("filter_sweep makes one update a row, and FirstOrderVI needs many: use VI() in place of it")
+        raise ValueError("filter_sweep makes one update per row, and FirstOrderVI needs many: use VI() instead")
     if isinstance(method.curvature, QuasiNewton) or isinstance(method.safeguard, Riemannian):
         raise ValueError(
-            "filter_sweep makes one update a row, and quasi-Newton and Riemannian methods start from an earlier one: "
+            "filter_sweep makes one update per row, and quasi-Newton and Riemannian methods start from an earlier one: "
             "use Exact() or GaussNewton() curvature without a Riemannian safeguard"
         )

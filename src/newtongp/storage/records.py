@@ -54,6 +54,7 @@ def make_with(function: Callable, values: dict[str, Any], where: str) -> Any:
     """What a function returns for these arguments, in place of a class that is gone."""
     try:
         return function(**values)
+    # As above: the values may be anything that a file can hold.
     except Exception as error:
         raise FileFormatError(f"{where} cannot be a {function.__name__}: {error}") from None
 

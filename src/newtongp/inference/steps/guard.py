@@ -18,7 +18,7 @@ class Guard(eqx.Module):
 
 
 _GUARD_BELOW = 0.2
-"""A step this short is a sign that negative curvature leads nowhere from here."""
+"""Steps shorter than this suggest that negative curvature is not useful here."""
 
 
 _UNGUARD_BELOW = 0.01

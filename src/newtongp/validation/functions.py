@@ -1,0 +1,25 @@
+"""Functions that a model is made with."""
+
+import dataclasses
+import functools
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import equinox as eqx
+
+
+def functions_in(tree: Any) -> Iterator[types.FunctionType]:
+    """All functions in a tree, those in static fields included."""
+    if isinstance(tree, types.FunctionType):
+        yield tree
+    elif isinstance(tree, functools.partial):
+        yield from functions_in([tree.func, tree.args, tree.keywords])
+    elif isinstance(tree, eqx.Module):
+        for field in dataclasses.fields(tree):
+            yield from functions_in(getattr(tree, field.name, None))
+    elif isinstance(tree, Mapping):
+        yield from functions_in(list(tree.values()))
+    elif isinstance(tree, (list, tuple)):
+        for part in tree:
+            yield from functions_in(part)
