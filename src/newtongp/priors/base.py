@@ -2,16 +2,20 @@
 
 import abc
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from .._runtime.double import to_host
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.linalg import psd_root
+from ..numerics.size_classes import SMALLEST, fill_rows, first_rows, size_class
 
 
 class Conditioned(eqx.Module):
@@ -94,6 +98,7 @@ class Posterior(eqx.Module):
     marginals: eqx.AbstractVar[Any]
     log_normaliser: eqx.AbstractVar[Any]
 
+
     @abc.abstractmethod
     def predict(self, x: Any) -> Gaussian:
         """The marginals of f at new inputs (M, P)."""
@@ -105,6 +110,19 @@ class Posterior(eqx.Module):
     @abc.abstractmethod
     def draw(self, key: Any, x: Any, n: int) -> Any:
         """n joint draws of f at new inputs, (n, M, D)."""
+
+
+def ask(function: Callable, posterior: Posterior, x: Any, smallest: int = SMALLEST) -> Any:
+    """`function(posterior, x)`, which is compiled, with `x` filled up to a size class: one entry per row of x.
+
+    The marginals have as many rows as the data, so the function is given the posterior without them.
+    """
+    if isinstance(x, jax.core.Tracer):
+        return function(posterior, x)
+    inputs = np.asarray(x)
+    filled = fill_rows(inputs, size_class(inputs.shape[0], smallest=smallest))
+    bare = eqx.tree_at(lambda whole: whole.marginals, posterior, None)
+    return first_rows(to_host(function(bare, filled)), inputs.shape[0])
 
 
 def over_pairs(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:
@@ -142,9 +160,16 @@ class Prior(eqx.Module):
         """About how many bytes inference at these inputs takes; 0 for a prior that does not say."""
         return 0.0
 
-    def layout(self, x: Any) -> Layout:
-        """Where each row of the data goes, decided before anything is traced."""
-        return Layout(x, None)
+    def size_class(self, rows: int) -> int:
+        """The number of rows to which inference fills up so many with missing rows; see `numerics/size_classes.py`.
+
+        A prior that does not say is used with the rows that are given.
+        """
+        return rows
+
+    def layout(self, x: Any, size: int | None = None) -> Layout:
+        """Where each row of the data goes, decided before anything is traced; filled up to `size` rows if given."""
+        return Layout(fill_rows(x, size), None)
 
     def refresh_inputs(self, inputs: Any) -> Any:
         """Inputs that were placed, with what in them is this prior's own and may have been learned since."""

@@ -16,8 +16,9 @@ from ..means import as_mean
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
+from ..numerics.size_classes import fill_rows, first_rows, size_class
 from ..validation.times import Clock, as_clock
-from .base import Layout
+from .base import Layout, ask
 from .by_name import read_kernel
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
 
@@ -73,7 +74,11 @@ class MarkovGP(TemporalPrior):
         for kernel in latent_kernels(self.kernel):
             kernel.check_values(x)
 
-    def layout(self, x: Any) -> Layout:
+    def size_class(self, rows: int) -> int:
+        return size_class(rows)
+
+    def layout(self, x: Any, size: int | None = None) -> Layout:
+        x = fill_rows(x, size)
         count = x.shape[0]
         order = np.argsort(x[:, 0], kind="stable")
         process = _process(self.kernel)
@@ -206,7 +211,7 @@ class MarkovPosterior(TemporalPosterior):
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        found, lost, lossy = to_host(_predict(self, jnp.asarray(x)))
+        found, lost, lossy = ask(_predict, self, x)
         if holds(lossy):
             return to_host(_asked_carefully(self, jnp.asarray(x), "latents"))
         warn_of_lost(lost)
@@ -215,7 +220,7 @@ class MarkovPosterior(TemporalPosterior):
     @in_double
     def states(self, x: Any) -> Gaussian:
         """The state at any inputs, such as the latent and its derivatives: mean (M, d), covariance (M, d, d)."""
-        found, lossy = to_host(_state(self, jnp.asarray(x)))
+        found, lossy = ask(_state, self, x)
         return to_host(_asked_carefully(self, jnp.asarray(x), "states")) if holds(lossy) else found
 
     @in_double
@@ -229,7 +234,8 @@ class MarkovPosterior(TemporalPosterior):
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
-        return to_host(_one_step_ahead(self))
+        bare = eqx.tree_at(lambda posterior: posterior.marginals, self, None)
+        return first_rows(to_host(_one_step_ahead(bare)), self.marginals.mean.shape[0])
 
 
 @jax.jit

@@ -21,6 +21,7 @@ from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernel
 from ..means import as_mean
 from ..numerics import linalg
 from ..numerics.gaussian import Gaussian, Sites, add_covariance
+from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Real, learned
 from ..validation.arguments import whole
 from . import inducing as inducing_inputs
@@ -113,7 +114,10 @@ class SparseGP(Prior):
         chosen = inducing[:1] if all(each is inducing[0] for each in inducing) else inducing
         return SparseGP(self.kernel, list(chosen), self.mean, self.selection, self.seed, self.storage)
 
-    def layout(self, x: Any) -> Layout:
+    def size_class(self, rows: int) -> int:
+        return size_class(rows)
+
+    def layout(self, x: Any, size: int | None = None) -> Layout:
         if self.storage == "tied":
             raise ValueError(
                 'this needs the sites of single rows, which storage="tied" does not keep: use storage="full"'
@@ -121,7 +125,7 @@ class SparseGP(Prior):
         sample = self.new_sample()
         if sample is not None:
             sample.see(x)
-        return Layout(SparseInputs(x, self.inducing_for(sample)), None)
+        return Layout(SparseInputs(fill_rows(x, size), self.inducing_for(sample)), None)
 
     def new_sample(self) -> inducing_inputs.Sample | None:
         """The sampler that needs to see the data before inducing inputs are chosen; None if they were given."""

@@ -14,6 +14,7 @@ from .._runtime.double import in_double, to_host
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
+from ..numerics.size_classes import fill_rows, first_rows, size_class
 from ..parameters.constraints import Covariance, Real, learned, never_learned
 from ..parameters.matrices import checked_covariance
 from ..validation.numbers import NotRealError, as_real
@@ -145,7 +146,11 @@ class StateSpaceModel(TemporalPrior):
                 f"x has step {largest}, and every step from 0 costs time and memory: number the steps from 0 on"
             )
 
-    def layout(self, x: Any) -> Layout:
+    def size_class(self, rows: int) -> int:
+        return size_class(rows)
+
+    def layout(self, x: Any, size: int | None = None) -> Layout:
+        x = fill_rows(x, size)
         length = max(x.shape[0], int(np.max(x)) + 1)
         return self.layout_in(
             x, self.pieces or kalman.choose_pieces(length, self.transition.shape[-1], self.num_latents)
@@ -158,7 +163,9 @@ class StateSpaceModel(TemporalPrior):
         present[steps] = True
         empty = np.flatnonzero(~present)
         every = np.concatenate([steps, empty])
-        rows = np.concatenate([np.arange(steps.size), np.full(empty.size, -1)])
+        # Steps without a row change the number of positions, which is filled up as well.
+        every = fill_rows(every, size_class(every.size) if empty.size else None)
+        rows = np.concatenate([np.arange(steps.size), np.full(every.size - steps.size, -1)])
         order = np.argsort(every, kind="stable")
         positions, rows, position = kalman.cut(every[order], rows[order], pieces)
         # The chain starts at step 0, whose state has the initial distribution.
