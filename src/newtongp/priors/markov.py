@@ -63,12 +63,12 @@ class MarkovGP(TemporalPrior):
         origin: Any = None,
         pieces: int | None = None,
     ):
-        given, mean, self.by_name = read_kernel(kernel, mean)
-        self.kernel = given
-        self.mean = as_mean(mean, num_latents(given))
+        read, mean, self.by_name = read_kernel(kernel, mean)
+        self.kernel = read
+        self.mean = as_mean(mean, num_latents(read))
         self.clock = as_clock(unit, origin)
         self.pieces = as_pieces(pieces)
-        _process(given)
+        _process(read)
 
     @property
     def num_latents(self) -> int:
