@@ -1,6 +1,8 @@
-"""Mean functions of a prior: E[f(x)] at one row of x, one for each latent."""
+"""Mean functions of a prior: E[f(x)] at one row of x, one per latent."""
 
 import abc
+import functools
+import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -45,7 +47,6 @@ class Mean(eqx.Module):
         return Sum((self, _as_single(other)))
 
     def __radd__(self, other: Any) -> "Mean":
-        """The sum with another mean, number or function."""
         return Sum((_as_single(other), self))
 
 
@@ -126,10 +127,7 @@ class Sum(Mean):
     parts: tuple[Mean, ...]
 
     def evaluate(self, x):
-        total = self.parts[0].evaluate(x)
-        for part in self.parts[1:]:
-            total = total + part.evaluate(x)
-        return total
+        return functools.reduce(operator.add, (part.evaluate(x) for part in self.parts))
 
     def check_inputs(self, dimension: int) -> None:
         for part in self.parts:

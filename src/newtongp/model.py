@@ -35,7 +35,7 @@ class Model(eqx.Module):
         if prior.num_latents != likelihood.num_latents:
             raise ValueError(
                 f"the likelihood {type(likelihood).__name__} has {likelihood.num_latents} latent(s), but the "
-                f"prior has {prior.num_latents}: give one kernel a latent with kernels.Independent([...]), or "
+                f"prior has {prior.num_latents}: give one kernel per latent with kernels.Independent([...]), or "
                 "num_latents= to a LinearModel"
             )
         self.prior = prior
@@ -76,11 +76,11 @@ _INSTEAD = {
     "amplitudedemodulation": "likelihoods.AmplitudeDemodulation(num_subbands=2)",
     "linearcoregionalisation": "likelihoods.LinearCoregionalisation(mixing, covariance)",
 }
-"""What to write for names that do not stand for a likelihood with its usual arguments."""
+"""What to write instead of names that are not those of a likelihood with default arguments."""
 
 
 def likelihood_named(name: str) -> Likelihood:
-    """The likelihood with this name and its usual arguments.
+    """The likelihood with this name and its default arguments.
 
     >>> likelihood_named("negative_binomial").num_latents
     1

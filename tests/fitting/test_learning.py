@@ -154,7 +154,7 @@ def test_every_number_in_our_own_classes_is_declared():
 
 
 def test_constraints_are_checked_where_they_are_made():
-    with pytest.raises(ValueError, match="constraint must be such as Positive"):
+    with pytest.raises(ValueError, match="constraint must be a constraint such as Positive"):
         ng.learned(ng.Positive)  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="lower must be less than upper"):
         ng.parameters.Between(1.0, 1.0)
@@ -215,7 +215,7 @@ TIMES = np.arange(1.0, 9.0)
     [
         (ng.GP(Wiener(-1.0)), r"Wiener \(kernel\) has the variance -8 at row 7, so it is not a covariance"),
         (ng.GP(K.RBF() + 2.0 * Skew()), r"Skew \(kernel\[1\].kernel\) is not symmetric"),
-        (ng.GP(K.Independent([K.RBF(), Box()])), r"Box \(kernel\[1\]\) has covariances at 8 of the rows with the eig"),
+        (ng.GP(K.Independent([K.RBF(), Box()])), r"Box \(kernel\[1\]\) has a covariance matrix at 8 of the rows with the eig"),
         (ng.MarkovGP(K.Matern12() + Growing()), r"Growing \(kernel\[1\]\) has the variance -1 at row 0.*blocks"),
     ],
 )

@@ -604,7 +604,7 @@ REMEDIES = {
     ),
     "nan": (lambda: kernels.RBF(np.nan), "must be finite, got nan: give a positive number, such as 1.0"),
     "empty": (lambda: kernels.RBF([]), "must not be empty, got []: give a positive number"),
-    "trials": (lambda: likelihoods.Binomial(2.5), "got 2.5: round what is not whole"),
+    "trials": (lambda: likelihoods.Binomial(2.5), "got 2.5: round them"),
     "inference steps": (lambda: fit(inference_steps=10**9), "got 1000000000: give a whole number, such as 200"),
     "nodes": (lambda: ng.cubature.QuasiRandom(100), "got 100: use 128"),
     "bounds": (lambda: ng.Free(2.0, 1.0), "got 2.0 and 1.0: swap them"),

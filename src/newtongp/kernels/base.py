@@ -4,6 +4,8 @@ A kernel is written for one pair (`evaluate(x1, x2)` with vectors of length P); 
 """
 
 import abc
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +42,6 @@ def hyperparameter(
 
 def whole_number(name: str, default: int, lower: int, upper: int | None = None) -> Any:
     """A field of a kernel that is an integer of at least `lower`: part of its structure, not learned."""
-
     return eqx.field(
         static=True, default=default, converter=lambda value: whole(value, name, lower, upper, such_as=default)
     )
@@ -141,20 +142,16 @@ class Constant(Kernel):
         return (ConstantBlock(self.variance),)
 
 
-class Sum(Kernel):
-    """k1 + k2 + ...: the covariance of a sum of independent functions."""
+class _Composed(Kernel):
+    """A kernel of several parts. Nested operations of the same kind become one."""
 
     parts: tuple[Kernel, ...]
 
     def __init__(self, parts: Sequence[Kernel]):
-        """Nested operations of the same kind become one."""
-        self.parts = _flatten(parts, Sum)
-
-    def evaluate(self, x1, x2):
-        total = self.parts[0].evaluate(x1, x2)
-        for part in self.parts[1:]:
-            total = total + part.evaluate(x1, x2)
-        return total
+        flat: list[Kernel] = []
+        for part in parts:
+            flat.extend(part.parts if type(part) is type(self) else (part,))
+        self.parts = tuple(flat)
 
     def check_inputs(self, dimension: int) -> None:
         for part in self.parts:
@@ -163,34 +160,24 @@ class Sum(Kernel):
     def check_values(self, x: np.ndarray) -> None:
         for part in self.parts:
             part.check_values(x)
+
+
+class Sum(_Composed):
+    """k1 + k2 + ...: the covariance of a sum of independent functions."""
+
+    def evaluate(self, x1, x2):
+        return functools.reduce(operator.add, (part.evaluate(x1, x2) for part in self.parts))
 
     def blocks(self) -> tuple[Block, ...]:
         """The blocks of all parts."""
         return tuple(block for part in self.parts for block in part.blocks())
 
 
-class Product(Kernel):
+class Product(_Composed):
     """k1 * k2 * ...: periodic x Matern is quasi-periodic, cosine x Matern a sub-band."""
 
-    parts: tuple[Kernel, ...]
-
-    def __init__(self, parts: Sequence[Kernel]):
-        """Nested operations of the same kind become one."""
-        self.parts = _flatten(parts, Product)
-
     def evaluate(self, x1, x2):
-        total = self.parts[0].evaluate(x1, x2)
-        for part in self.parts[1:]:
-            total = total * part.evaluate(x1, x2)
-        return total
-
-    def check_inputs(self, dimension: int) -> None:
-        for part in self.parts:
-            part.check_inputs(dimension)
-
-    def check_values(self, x: np.ndarray) -> None:
-        for part in self.parts:
-            part.check_values(x)
+        return functools.reduce(operator.mul, (part.evaluate(x1, x2) for part in self.parts))
 
     def blocks(self) -> tuple[Block, ...]:
         """The products of the blocks of the parts, in all combinations."""
@@ -241,7 +228,6 @@ class Active(Kernel):
         return self.kernel.evaluate(x1[columns], x2[columns])
 
     def check_inputs(self, dimension: int) -> None:
-        """Raise ValueError if x has too few columns, or the kernel cannot use the chosen ones."""
         if max(self.dimensions) >= dimension:
             raise ValueError(
                 f"the kernel uses column {max(self.dimensions)} of x, but x has {dimension} column(s), "
@@ -250,7 +236,6 @@ class Active(Kernel):
         self.kernel.check_inputs(len(self.dimensions))
 
     def check_values(self, x: np.ndarray) -> None:
-        """Raise ValueError if the kernel is not defined at one of the chosen columns of these inputs."""
         self.kernel.check_values(x[:, list(self.dimensions)])
 
     def blocks(self) -> tuple[Block, ...]:
@@ -263,18 +248,11 @@ class Active(Kernel):
         return self.kernel.blocks()
 
 
-def _flatten(parts: Sequence[Kernel], kind: type["Sum"] | type["Product"]) -> tuple[Kernel, ...]:
-    flat: list[Kernel] = []
-    for part in parts:
-        flat.extend(part.parts if isinstance(part, kind) else (part,))
-    return tuple(flat)
-
-
 def check_rows(kernel: Kernel, *inputs: Any) -> None:
     """Raise ValueError unless these are arrays of input rows that the kernel can be used on.
 
-    Shapes are known while JAX traces, so this costs nothing, and without it a vector of the wrong
-    length would be broadcast silently.
+    Shapes are known while JAX traces, so this costs nothing. Without it, a vector of the wrong length would be
+    broadcast silently.
     """
     for x in inputs:
         if np.ndim(x) != 2:
@@ -293,7 +271,7 @@ def gram(kernel: Kernel, x1: Float[Array, "N P"], x2: Float[Array, "M P"]) -> Fl
 
 
 def diagonal(kernel: Kernel, x: Float[Array, "N P"]) -> Float[Array, " N"]:
-    """The variances k(x, x) of every row."""
+    """The variance k(x, x) of every row."""
     check_rows(kernel, x)
     return jax.vmap(lambda a: _evaluated(kernel, a, a))(x)
 

@@ -63,7 +63,7 @@ def check_definite(kernel: Kernel | Independent, x: np.ndarray, in_time: bool) -
 
 
 def _leaves(kernel: Any, x: Any, name: str) -> Iterator[_Part]:
-    """The parts that have no parts themselves."""
+    """The elementary parts of a kernel."""
     if isinstance(kernel, (Sum, Product, Independent)):
         parts = kernel.kernels if isinstance(kernel, Independent) else kernel.parts
         for index, part in enumerate(parts):
@@ -77,7 +77,7 @@ def _leaves(kernel: Any, x: Any, name: str) -> Iterator[_Part]:
 
 
 def _chosen(count: int, most: int) -> np.ndarray:
-    """A sample of neighbours, and of rows from all over the data."""
+    """A sample of rows: the first ones, which may be neighbours, and others spread over the data."""
     if count <= most:
         return np.arange(count)
     return np.unique(np.append(np.arange(most // 2), np.linspace(0, count - 1, most - most // 2).astype(int)))
@@ -86,10 +86,10 @@ def _chosen(count: int, most: int) -> np.ndarray:
 def _problem(part: _Part, rows: np.ndarray, in_time: bool) -> str | None:
     if in_time:
         order = np.argsort(part.x[:, 0], kind="stable")
-        rows, found = rows[order], in_double(_gram_in_time)(part.kernel, part.x[order, 0])
+        rows, matrix = rows[order], in_double(_gram_in_time)(part.kernel, part.x[order, 0])
     else:
-        found = in_double(_gram)(part.kernel, part.x)
-    matrix = np.asarray(found)
+        matrix = in_double(_gram)(part.kernel, part.x)
+    matrix = np.asarray(matrix)
     if not np.all(np.isfinite(matrix)):
         return None
     variances, size = np.diagonal(matrix), np.max(np.abs(matrix))
@@ -103,11 +103,11 @@ def _problem(part: _Part, rows: np.ndarray, in_time: bool) -> str | None:
             f"is not symmetric: k(x, x') is {matrix[i, j]:.4g} for x at row {rows[i]} and x' at row {rows[j]}, and "
             f"{matrix[j, i]:.4g} the other way round"
         )
-    sizes, _ = eigen_given(0.5 * (matrix + matrix.T))
-    if sizes[0] < -_TOLERATED * sizes[-1]:
+    eigenvalues, _ = eigen_given(0.5 * (matrix + matrix.T))
+    if eigenvalues[0] < -_TOLERATED * eigenvalues[-1]:
         return (
-            f"has covariances at {len(rows)} of the rows with the eigenvalue {sizes[0]:.3g}, where {sizes[-1]:.3g} is "
-            "the largest"
+            f"has a covariance matrix at {len(rows)} of the rows with the eigenvalue {eigenvalues[0]:.3g} (the largest "
+            f"is {eigenvalues[-1]:.3g})"
         )
     return None
 

@@ -87,9 +87,9 @@ def num_latents(kernel: Any) -> int:
 
 def grams(kernel: Any, x1: Float[Array, "N P"], x2: Float[Array, "M P"]) -> Float[Array, "D N M"]:
     """The matrix k(x1, x2) of every latent."""
-    return jnp.stack([gram(each, x1, x2) for each in latent_kernels(kernel)])
+    return jnp.stack([gram(part, x1, x2) for part in latent_kernels(kernel)])
 
 
 def diagonals(kernel: Any, x: Float[Array, "N P"]) -> Float[Array, "D N"]:
     """The variances k(x, x) of every latent."""
-    return jnp.stack([diagonal(each, x) for each in latent_kernels(kernel)])
+    return jnp.stack([diagonal(part, x) for part in latent_kernels(kernel)])

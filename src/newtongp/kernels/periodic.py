@@ -17,9 +17,8 @@ MOST_HARMONICS = 1000
 class Periodic(Kernel):
     """Smooth functions that repeat exactly.
 
-    k = variance · exp(−2 Σ_p sin²(π (x_p − x'_p)/period) / lengthscale²), summed over the columns of x.
-    The lengthscale is relative to the period. For a pattern that changes slowly, multiply by a
-    stationary kernel.
+    k = variance · exp(−2 Σ_p sin²(π (x_p − x'_p)/period) / lengthscale²), summed over the columns of x. The lengthscale
+    is relative to the period. For a pattern that changes slowly, multiply by a stationary kernel.
 
     The state space form (on one column) is the Fourier series of k, truncated after `harmonics` sinusoids; nothing else
     uses that number. The error is largest at distance zero, where it is `truncation_error()`. With ten harmonics it is
@@ -49,7 +48,7 @@ class Periodic(Kernel):
         level, *variances = self.variance * self._fractions()
         return (
             ConstantBlock(level),
-            *(OscillationBlock(each, self.period, j) for j, each in enumerate(variances, start=1)),
+            *(OscillationBlock(variance, self.period, j) for j, variance in enumerate(variances, start=1)),
         )
 
     @in_double

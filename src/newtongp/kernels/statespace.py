@@ -158,8 +158,8 @@ class OscillationBlock(Block):
 
 def _turns(step, period):
     """The fractional part of step / period."""
-    # The remainder is exact where step / period has no digits left after the point. It jumps where the step is a
-    # multiple of the period, so that the derivative is taken from the quotient, which enters with the value zero.
+    # The remainder is exact even if step / period has no digits after the point. It jumps where the step is a multiple
+    # of the period, so the derivative is taken from the quotient, which enters with the value zero.
     quotient = step / period
     return jax.lax.stop_gradient(jnp.fmod(step, period) / period) + (quotient - jax.lax.stop_gradient(quotient))
 
@@ -244,7 +244,7 @@ class ScaledBlock(Block):
 
 
 class ProductBlock(Block):
-    """The process whose covariance is the product of those of two independent ones, entry by entry of x₁ ⊗ x₂."""
+    """x₁ ⊗ x₂ of two independent processes: its covariance is the product of theirs."""
 
     left: Block
     right: Block
@@ -264,7 +264,7 @@ class ProductBlock(Block):
         return _kronecker(self.left.transition(start, end), self.right.transition(start, end))
 
     def noise(self, start, end):
-        """Q₁ ⊗ P₂ + (P₁ − Q₁) ⊗ Q₂, both P at the end: P₁ ⊗ P₂ − A₁P₁A₁ᵀ ⊗ A₂P₂A₂ᵀ without its cancellation."""
+        """Q₁ ⊗ P₂ + (P₁ − Q₁) ⊗ Q₂ with P at the end: P₁ ⊗ P₂ − A₁P₁A₁ᵀ ⊗ A₂P₂A₂ᵀ without cancellation."""
         if self.left.deterministic:
             return _kronecker(self.left.covariance(end), self.right.noise(start, end))
         new = self.left.noise(start, end)
@@ -332,7 +332,7 @@ class LinearSDE(Block):
         self.drift = _square(drift, "drift")
         self.diffusion = _square(diffusion, "diffusion")
         self.stationary = _square(stationary, "stationary")
-        shapes = {np.shape(each) for each in (self.drift, self.diffusion, self.stationary)}
+        shapes = {np.shape(matrix) for matrix in (self.drift, self.diffusion, self.stationary)}
         if len(shapes) > 1:
             raise ValueError(f"drift, diffusion and stationary must have the same shape, got {sorted(shapes)}")
         _check_stationary(self.drift, self.diffusion, self.stationary)
@@ -361,7 +361,7 @@ def _square(value, name: str):
 
 def _check_stationary(drift, diffusion, stationary) -> None:
     """Raise ValueError unless the covariance is stationary. Tracers are not checked."""
-    if any(isinstance(each, jax.core.Tracer) for each in (drift, diffusion, stationary)):
+    if any(isinstance(matrix, jax.core.Tracer) for matrix in (drift, diffusion, stationary)):
         return
     change = drift @ stationary
     change = change + change.T + diffusion
@@ -380,8 +380,8 @@ _DOUBLINGS = 38
 def _discretise(drift, diffusion, step):
     """A = exp(F h) and Q = ∫₀ʰ exp(F s) L q Lᵀ exp(F s)ᵀ ds, by a Taylor series for h / 2ᵏ and k doublings.
 
-    There is no cancellation: entries of Q that are of high order in a small step keep their digits, unlike in P − A P
-    Aᵀ or in the exponential of one matrix that contains both.
+    There is no cancellation: entries of Q that are of high order in a small step keep their digits, unlike in
+    P − A P Aᵀ or in the exponential of one matrix that contains both.
     """
     drift, diffusion = jnp.asarray(drift), jnp.asarray(diffusion)
     norm = jax.lax.stop_gradient(jnp.max(jnp.sum(jnp.abs(drift), axis=1)))

@@ -31,7 +31,7 @@ def _squared_distance(x1: Float[Array, " P"], x2: Float[Array, " P"], lengthscal
 
 
 class Stationary(Kernel):
-    """A kernel of r² = Σ_p (x_p − x'_p)²/lengthscale_p²: one lengthscale for all columns, or one for each."""
+    """A kernel of r² = Σ_p (x_p − x'_p)²/lengthscale_p²: one lengthscale for all columns, or one per column."""
 
     lengthscale: Any = hyperparameter("lengthscale", 1.0, max_ndim=1, unit="x")
     variance: Any = hyperparameter("variance", 1.0, unit="f2")
@@ -166,8 +166,8 @@ def _matern(order: int, squared: Float[Array, ""]) -> Float[Array, ""]:
 
 @_matern.defjvp
 def _matern_derivative(order, primals, tangents):
-    # The derivative with respect to s² is the next rougher Matern. Written out, every derivative
-    # that exists is right at s = 0, where differentiating through the root would give 0 from the second on.
+    # The derivative with respect to s² is the next rougher Matern. With this rule, every derivative that exists is
+    # right at s = 0, where differentiating through the root would give 0 from the second derivative on.
     (squared,), (tangent,) = primals, tangents
     if order == 0:
         return jax.jvp(lambda value: jnp.exp(-_safe_sqrt(value)), primals, tangents)

@@ -30,11 +30,11 @@ def _table(make: Callable[[int], _T]) -> Callable[[int], _T]:
     JAX caches NumPy constants by identity, in the precision of their first use: an array that was compiled
     into a function in double precision cannot be used in single precision later.
     """
-    made = functools.cache(make)
+    cached = functools.cache(make)
 
     @functools.wraps(make)
     def copied(order: int) -> _T:
-        return jax.tree.map(np.copy, made(order))
+        return jax.tree.map(np.copy, cached(order))
 
     return copied
 
@@ -84,7 +84,7 @@ def _matern_noise(order: int, s):
     return gamma * table.covariance + jnp.exp(-2.0 * s) * s * horner(s, table.noise)
 
 
-# What automatic differentiation would make of Horner's scheme has a sum over the entries of a matrix for every power.
+# Automatic differentiation of Horner's scheme would sum over the entries of a matrix for every power.
 
 
 @_matern_transition.defjvp
@@ -139,16 +139,15 @@ def _matern_table(order: int) -> _MaternTable:
     noise, growth = [], []
     for k in range(2 * order - 1):
         pairs = [(i, k - i) for i in range(order) if 0 <= k - i < order]
-        kept, added = (
-            sum((powers[i].dot(each).dot(powers[j].T) for i, j in pairs), 0 * covariance)
-            for each in (covariance, entrance)
+        carried, growing = (
+            sum((powers[i].dot(matrix).dot(powers[j].T) for i, j in pairs), 0 * covariance)
+            for matrix in (covariance, entrance)
         )
-        noise.append(covariance * Fraction(2**k, math.factorial(k)) - kept)
-        growth.append(added)
-    decay = [drift.dot(each) for each in powers]
-    return _MaternTable(
-        _floats(covariance), *([_floats(each) for each in many] for many in (powers, decay, noise[1:], growth))
-    )
+        noise.append(covariance * Fraction(2**k, math.factorial(k)) - carried)
+        growth.append(growing)
+    decay = [drift.dot(power) for power in powers]
+    series = (powers, decay, noise[1:], growth)
+    return _MaternTable(_floats(covariance), *([_floats(matrix) for matrix in matrices] for matrices in series))
 
 
 def _matern_covariance(order: int) -> np.ndarray:
@@ -189,7 +188,7 @@ def _terms(order: int, x: float) -> int:
 # RBF ------------------------------------------------------------------------------------------
 
 # With unit lengthscale and variance, x is the orthonormal basis made from f, f′, f″, …, so that P = I, and the exact
-# kernel is the endless chain dx_i/dt = √(i+1) x_(i+1) − √i x_(i−1). The table ends it after `order` states: the
+# kernel is the infinite chain dx_i/dt = √(i+1) x_(i+1) − √i x_(i−1). The table truncates it after `order` states: the
 # couplings of neighbours, and the noise b that enters the last states. Both were chosen to minimise the largest error
 # of the covariance over all lags, which a test measures. Every choice of numbers is a valid process.
 _RBF_CHAINS = {
@@ -209,7 +208,7 @@ _RBF_CHAINS = {
 }
 RBF_ORDERS = tuple(_RBF_CHAINS)
 
-# Up to here, in lengthscales, power series have more digits than the exponentials and P − A P Aᵀ, for every order.
+# Up to this step, in lengthscales, power series have more digits than the exponentials and P − A P Aᵀ, for every order.
 _SHORT = 1.5
 
 
@@ -283,10 +282,10 @@ class _RBFTable(NamedTuple):
 
     Attributes:
         series: Fᵏ/k!, the Taylor series of A.
-        responses: √w_m u_mᵏ Fᵏb/k!, the same of the response v to a unit of noise at every Gauss-Legendre node u_m, so
-            that Q = ∫₀ˢ v vᵀ is a sum over nodes.
-        damping, frequency: −Re and Im of the eigenvalues λ of F, one of each pair.
-        modes: What multiplies the real parts of exp(λ s) in A, and then the imaginary parts.
+        responses: √w_m u_mᵏ Fᵏb/k!, the series of the response v to a unit of noise at every Gauss-Legendre node u_m,
+            so that Q = ∫₀ˢ v vᵀ is a sum over nodes.
+        damping, frequency: −Re and Im of the eigenvalues λ of F, one of each conjugate pair.
+        modes: The coefficients in A of the real parts of exp(λ s), and then of the imaginary parts.
     """
 
     series: np.ndarray
@@ -317,7 +316,7 @@ def _rbf_table(order: int) -> _RBFTable:
     upper = np.imag(poles) >= 0.0
     return _RBFTable(
         series=np.stack(series),
-        responses=np.stack([np.outer(each @ b, np.sqrt(weights) * nodes**k) for k, each in enumerate(series)]),
+        responses=np.stack([np.outer(power @ b, np.sqrt(weights) * nodes**k) for k, power in enumerate(series)]),
         damping=-np.real(poles)[upper],
         frequency=np.imag(poles)[upper],
         modes=_modes(drift, poles)[:, upper].reshape(-1, order, order),

@@ -1,8 +1,8 @@
 """The likelihood base class: p(y | f) for one row of data, independent of inference algorithms.
 
-A likelihood with one latent works on scalars (`f` has shape `()`), one with several on vectors
-(`f` has shape `(num_latents,)`); the same holds for `y` and `num_outputs`. The row functions at the
-bottom hide that difference, so that the rest of the package always sees vectors and matrices.
+A likelihood with one latent works on scalars (`f` has shape `()`), one with several on vectors (`f` has shape
+`(num_latents,)`); the same holds for `y` and `num_outputs`. The row functions below hide that difference, so that the
+rest of the package always uses vectors and matrices.
 """
 
 import abc
@@ -23,9 +23,8 @@ from . import support as supports
 class Likelihood(eqx.Module):
     """p(y | f) for one row of data.
 
-    `log_prob` alone is enough for Newton, variational and power EP methods. `mean` and `covariance`
-    (of y given f) add posterior linearisation, Taylor, Gauss-Newton and predictions of y; `cdf` adds
-    quantiles and `sample` adds draws of y.
+    `log_prob` alone is enough for Newton, variational and power EP methods. `mean` and `covariance` (of y given f) add
+    posterior linearisation, Taylor, Gauss-Newton and predictions of y; `cdf` adds quantiles and `sample` adds draws.
 
     >>> import jax.numpy as jnp
     >>> class Cauchy(Likelihood):
@@ -73,7 +72,7 @@ class Likelihood(eqx.Module):
         raise NotImplementedError(_missing(self, "probabilities"))
 
     def cdf(self, y, f) -> Any:
-        """P(Y <= y | f); of each output by itself where there are several."""
+        """P(Y <= y | f); if there are several outputs, one probability per output."""
         raise NotImplementedError(_missing(self, "cdf"))
 
     def sample(self, key, f) -> Any:
@@ -99,7 +98,7 @@ class Likelihood(eqx.Module):
     def peak(self, y) -> Any:
         """The position and the width of the peak of p(y | f) as a function of f; None if unknown.
 
-        For one latent. The width is 1 / √(−∂² log p / ∂f²) at the peak. Without it, the peak is searched for.
+        For one latent. The width is 1 / √(−∂² log p / ∂f²) at the peak. If it is None, the peak is searched for.
         """
         return None
 
@@ -189,12 +188,12 @@ def row_probabilities(likelihood: Likelihood, f: Float[Array, " D"]) -> Float[Ar
 
 
 def row_cdf(likelihood: Likelihood, y: Float[Array, "*P"], f: Float[Array, " D"]) -> Float[Array, "*P"]:
-    """P(Y <= y | f), of each output by itself where there are several."""
-    found = _returned(likelihood, "cdf", y, _latent(likelihood, f))
+    """P(Y <= y | f); if there are several outputs, one probability per output."""
+    probability = _returned(likelihood, "cdf", y, _latent(likelihood, f))
     if likelihood.num_outputs > 1:
-        return _reshaped(likelihood, "cdf", found, (likelihood.num_outputs,))
+        return _reshaped(likelihood, "cdf", probability, (likelihood.num_outputs,))
     advice = "it is called for one value of y, so return its probability"
-    return one_number(found, _name(likelihood, "cdf"), advice)
+    return one_number(probability, _name(likelihood, "cdf"), advice)
 
 
 def row_sample(likelihood: Likelihood, key, f: Float[Array, " D"]) -> Float[Array, " P"]:
@@ -238,8 +237,8 @@ def row_axes(likelihood: Likelihood) -> Any:
 
 def rows_given(likelihood: Likelihood) -> dict[str, int]:
     """The row parameters that were given one value per row, with the number of their rows."""
-    given = {name: np.shape(likelihood.row_parameter(name)) for name in likelihood.row_parameters}
-    return {name: shape[0] for name, shape in given.items() if shape}
+    shapes = {name: np.shape(likelihood.row_parameter(name)) for name in likelihood.row_parameters}
+    return {name: shape[0] for name, shape in shapes.items() if shape}
 
 
 def row_parameters_of(likelihood: Likelihood, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -255,7 +254,7 @@ def map_row_parameters(function: Callable[[Any], Any], likelihood: Likelihood) -
 
 
 def at_rows(likelihood: Likelihood, rows: Any) -> Likelihood:
-    """The likelihood of these rows: with their row parameters, in their order; of one row, with single numbers."""
+    """The likelihood with the row parameters of these rows, in their order; single numbers for one row."""
     return map_row_parameters(lambda values: np.asarray(values)[rows], likelihood)
 
 
@@ -280,14 +279,14 @@ def with_row_parameters(likelihood: Likelihood, **values: Any) -> Likelihood:
     """`likelihood` with other row parameters, for other rows."""
     for name, value in values.items():
         if name not in likelihood.row_parameters:
-            given = ", ".join(likelihood.row_parameters) or "none"
-            raise ValueError(f"{name} is not a row parameter of {type(likelihood).__name__} (it has: {given})")
+            known = ", ".join(likelihood.row_parameters) or "none"
+            raise ValueError(f"{name} is not a row parameter of {type(likelihood).__name__} (it has: {known})")
         likelihood = _replaced(likelihood, name, likelihood.check_row_parameter(name, value))
     return likelihood
 
 
 def _replaced(likelihood: Likelihood, name: str, value: Any) -> Likelihood:
-    return eqx.tree_at(lambda each: each.row_parameter(name), likelihood, value)
+    return eqx.tree_at(lambda tree: tree.row_parameter(name), likelihood, value)
 
 
 _BLOCK = 1024

@@ -21,7 +21,7 @@ from .special import ndtr
 class Bernoulli(Likelihood):
     """Two classes: y is 1 with probability p = lapse + (1 - 2 lapse) link(f), else 0.
 
-    `lapse` is the probability of a wrong label however clear the case, and makes the likelihood robust.
+    `lapse` is the probability of a wrong label even for large |f|, and makes the likelihood robust.
 
     >>> float(Bernoulli(lapse=0.25).mean(0.0))
     0.5
@@ -38,12 +38,12 @@ class Bernoulli(Likelihood):
 
     @property
     def log_concave(self) -> bool:
-        """Without lapses."""
+        """True without lapses."""
         return self.lapse is None
 
     def log_prob(self, y, f):
         """log p if y is 1, log(1 - p) if it is 0."""
-        # 1 - p(f) = p(-f), so that only the branch that occurs is computed.
+        # 1 - p(f) = p(-f), so that only one branch is computed.
         return links.log_probability(self.link, (2.0 * y - 1.0) * f, self.lapse)
 
     def mean(self, f):
@@ -99,7 +99,7 @@ class Softmax(Likelihood):
         return supports.levels(self.num_classes)
 
     def moments_problem(self):
-        """Labels have no moments."""
+        """A message: labels have no moments."""
         return (
             "the classes of Softmax are labels, without a mean or covariance: use Newton(), VI() or "
             "PowerEP() with exact curvature, and the `probabilities` of the classes"
@@ -126,7 +126,7 @@ class Softmax(Likelihood):
 class Ordinal(Likelihood):
     """Ordered levels 0, 1, ...: y counts the thresholds below f + scale * noise, with standard normal noise.
 
-    P(y <= k | f) = Phi((t_k - f) / scale) for the thresholds t_0 < t_1 < ..., one less than there are levels.
+    P(y <= k | f) = Phi((t_k - f) / scale) for the thresholds t_0 < t_1 < ..., one fewer than levels.
     They are stored as the first threshold and the `gaps`, so that any positive gaps are valid.
 
     >>> stars = Ordinal(thresholds=[-1.0, 0.0, 1.0])
@@ -141,16 +141,16 @@ class Ordinal(Likelihood):
     scale: jax.Array | np.ndarray = learned(Positive(), by_default=False)
 
     def __init__(self, thresholds, scale=1.0):
-        """`thresholds` is an increasing vector, one less than there are levels; `scale` > 0 is in the units of f."""
-        given = parameter(thresholds, "thresholds", max_ndim=1).reshape(-1)
-        gaps = given[1:] - given[:-1]
-        if not isinstance(given, Tracer) and np.any(gaps <= 0.0):
+        """`thresholds` is an increasing vector, one fewer than levels; `scale` > 0 is in the units of f."""
+        vector = parameter(thresholds, "thresholds", max_ndim=1).reshape(-1)
+        gaps = vector[1:] - vector[:-1]
+        if not isinstance(vector, Tracer) and np.any(gaps <= 0.0):
             place = int(np.flatnonzero(gaps <= 0.0)[0])
             raise ValueError(
-                f"thresholds must increase, but threshold {place + 1}, {given[place + 1]:g}, is not above threshold "
-                f"{place}, {given[place]:g}"
+                f"thresholds must increase, but threshold {place + 1}, {vector[place + 1]:g}, is not above threshold "
+                f"{place}, {vector[place]:g}"
             )
-        self.first, self.gaps = given[:1].reshape(()), gaps if gaps.size else None
+        self.first, self.gaps = vector[:1].reshape(()), gaps if gaps.size else None
         self.scale = parameter(scale, "scale", lower=0.0)
 
     @property
@@ -178,13 +178,13 @@ class Ordinal(Likelihood):
         level = jnp.asarray(y, int)
         upper = (thresholds[jnp.clip(level, 0, last - 1)] - f) / scale
         lower = (thresholds[jnp.clip(level - 1, 0, last - 1)] - f) / scale
-        # The interval is turned to the side where Phi is small, and its end nearer to the middle taken first.
+        # The interval is reflected to the side where Phi is small; `near` is the end closer to zero.
         inside = (level > 0) & (level < last)
-        turned = jnp.where(inside, lower + upper > 0.0, level > 0)
-        near = links.log_ndtr(jnp.where(turned, -lower, upper))
+        reflected = jnp.where(inside, lower + upper > 0.0, level > 0)
+        near = links.log_ndtr(jnp.where(reflected, -lower, upper))
         if self.gaps is None:
             return near
-        far = links.log_ndtr(jnp.where(turned, -upper, lower))
+        far = links.log_ndtr(jnp.where(reflected, -upper, lower))
         gap = jnp.where(inside, near - far, 1.0)
         return near + jnp.where(inside, jnp.log(-jnp.expm1(-gap)), 0.0)
 

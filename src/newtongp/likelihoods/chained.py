@@ -48,8 +48,8 @@ class _Wrapper(Likelihood):
 class Chained(_Wrapper):
     """A likelihood with some of its parameters as functions: each gets its own latent, through a link.
 
-    The latents are those of `base`, then one for each parameter in the order given. The values that `base` has for them
-    are ignored.
+    The latents are those of `base`, then one per parameter in the order of the arguments. The values of these
+    parameters in `base` are ignored.
 
     >>> import newtongp as ng
     >>> counts = ng.likelihoods.Chained(ng.likelihoods.NegativeBinomial(), dispersion="softplus")
@@ -89,7 +89,7 @@ class Chained(_Wrapper):
 
     @property
     def num_latents(self) -> int:
-        """Those of the wrapped likelihood, and one per named parameter."""
+        """The number of latents of the wrapped likelihood, plus one per named parameter."""
         return self.base.num_latents + len(self.names)
 
     @property
@@ -106,8 +106,8 @@ class Chained(_Wrapper):
 
     def _given(self, values):
         """The wrapped likelihood, with its parameters computed from these latents."""
-        made = [_value(link, values[i]) for i, link in enumerate(self.link_names)]
-        return eqx.tree_at(self._places, self.base, made, is_leaf=lambda leaf: leaf is None)
+        parameters = [_value(link, values[i]) for i, link in enumerate(self.link_names)]
+        return eqx.tree_at(self._places, self.base, parameters, is_leaf=lambda leaf: leaf is None)
 
     def _places(self, base):
         return [getattr(base, name) for name in self.names]
@@ -118,34 +118,30 @@ class Chained(_Wrapper):
         return self._given(f[count:]), (f[0] if count == 1 else f[:count])
 
     def moments_problem(self):
-        """Whether the wrapped likelihood has moments, for any values of the named parameters."""
-        found = []
+        """A message if the wrapped likelihood has no moments for any values of the named parameters, or None."""
+        problems = []
 
-        def ask(f):
-            found.append(self._split(f)[0].moments_problem())
+        def check(f):
+            problems.append(self._split(f)[0].moments_problem())
             return f
 
         # Traced, so that the named parameters have no values.
-        jax.eval_shape(ask, jnp.zeros(self.num_latents))
-        return found[0]
+        jax.eval_shape(check, jnp.zeros(self.num_latents))
+        return problems[0]
 
     def log_prob(self, y, f):
-        """log p(y | f) with the parameters made of f."""
         base, own = self._split(f)
         return base.log_prob(y, own)
 
     def mean(self, f):
-        """E[y | f] with the parameters made of f."""
         base, own = self._split(f)
         return base.mean(own)
 
     def covariance(self, f):
-        """Cov[y | f] with the parameters made of f."""
         base, own = self._split(f)
         return base.covariance(own)
 
     def cdf(self, y, f):
-        """P(Y <= y | f) with the parameters made of f."""
         base, own = self._split(f)
         return base.cdf(y, own)
 
@@ -208,7 +204,7 @@ class ZeroInflated(_Wrapper):
         return jnp.log(most), jnp.log1p(-most)
 
     def log_prob(self, y, f):
-        """log(1 - probability) + log p(y | f), and for y = 0 the log of that and probability together."""
+        """log((1 - probability) p(y | f)), and for y = 0 log(probability + (1 - probability) p(0 | f))."""
         more, plain = self._log_probabilities()
         counted = plain + jnp.asarray(self.base.log_prob(y, f))
         return jnp.where(y == 0.0, jnp.logaddexp(more, counted), counted)
@@ -239,15 +235,15 @@ def _value(link: str, latent: Any) -> Any:
 
     Positive parameters are at least `_SMALLEST`: second derivatives of narrower densities overflow.
     """
-    made = links.value(link, latent)
-    return jnp.maximum(made, _SMALLEST) if link in links.POSITIVE else made
+    value = links.value(link, latent)
+    return jnp.maximum(value, _SMALLEST) if link in links.POSITIVE else value
 
 
-# Which parameters, and through which links ------------------------------------------------------
+# Checks of parameters and links -------------------------------------------------------------------
 
 
 def _scalar_parameters(base: Likelihood) -> list[str]:
-    """The names of the fields that are one number, in their order."""
+    """The names of the fields that are one number, in the order of their declaration."""
     fields = [field.name for field in dataclasses.fields(base) if not field.metadata.get("static", False)]
     return [name for name in fields if name not in base.row_parameters and _is_number(getattr(base, name))]
 
@@ -267,9 +263,8 @@ def _check_link(base: Likelihood, name: str, link: str) -> None:
     f = np.zeros(base.num_latents)
     for latent in (-3.0, 3.0):
         value = np.asarray(links.value(link, latent))
-        there = eqx.tree_at(lambda inside: getattr(inside, name), base, value)
-        found = there.log_prob(y[0] if y.size == 1 else y, f[0] if f.size == 1 else f)
-        if np.isnan(found):
+        changed = eqx.tree_at(lambda inside: getattr(inside, name), base, value)
+        if np.isnan(changed.log_prob(y[0] if y.size == 1 else y, f[0] if f.size == 1 else f)):
             raise ValueError(
                 f"the link {link!r} takes {name} to {float(value):.3g}, which {type(base).__name__} does not allow"
             )

@@ -24,7 +24,7 @@ def _normal_log_expected_power(residual, noise, variance, power: float):
 
 
 def _ratio(y, log_scale):
-    """y / scale for y >= 0, also where the scale underflows: 0 at y = 0, and no infinity times 0."""
+    """y / scale for y >= 0, also if the scale underflows: 0 at y = 0, without infinity times 0."""
     return jnp.exp(jnp.log(y) - log_scale)
 
 
@@ -47,7 +47,7 @@ class Gaussian(Likelihood):
     variance: jax.Array | np.ndarray = learned(Positive(), unit="y2")
 
     def __init__(self, variance=1.0):
-        """`variance` > 0 is that of the noise."""
+        """`variance` > 0 is the variance of the noise."""
         self.variance = parameter(variance, "variance", lower=0.0)
 
     def log_prob(self, y, f):
@@ -99,15 +99,14 @@ class StudentT(Likelihood):
         self.scale = parameter(scale, "scale", lower=0.0)
 
     def moments_problem(self):
-        """A sentence if df <= 2, where the variance is infinite."""
+        """A message if df <= 2, where the variance is infinite, or None."""
         if isinstance(self.df, Tracer) or self.df > 2.0:
             return None
         return f"StudentT with df = {float(self.df):g} has no covariance: use df > 2"
 
     def log_prob(self, y, f):
-        """log p(y | f)."""
         z = (y - f) / self.scale
-        # Of a large df both gamma functions are huge, and their ratio is not.
+        # If df is large, both gamma functions are huge, but their ratio is not.
         normaliser = log_rising_factorial(0.5 * self.df, 0.5) - 0.5 * jnp.log(jnp.pi * self.df)
         return normaliser - jnp.log(self.scale) - 0.5 * (self.df + 1.0) * jnp.log1p(z**2 / self.df)
 
@@ -124,7 +123,7 @@ class StudentT(Likelihood):
         problem = self.moments_problem()
         if problem is not None:
             raise ValueError(problem)
-        # A traced df cannot be refused here; infinity is the truth for it, a negative number would not be.
+        # A traced df cannot be checked here: the variance is infinite, where the formula would be negative.
         finite = self.df > 2.0
         excess = jnp.where(finite, self.df - 2.0, 1.0)
         return jnp.where(finite, self.scale**2 * self.df / excess, jnp.inf)
@@ -132,7 +131,7 @@ class StudentT(Likelihood):
     def cdf(self, y, f):
         squared = ((y - f) / self.scale) ** 2
         inner, outer = squared / (self.df + squared), self.df / (self.df + squared)
-        # From whichever argument is small: near y = f the other one has lost half of the digits.
+        # Computed from the smaller argument: near y = f, the other one has lost half of its digits.
         near = squared < self.df
         small = jnp.where(near, inner, outer)
         first, second = jnp.where(near, 0.5, 0.5 * self.df), jnp.where(near, 0.5 * self.df, 0.5)
@@ -188,7 +187,7 @@ class Gamma(Likelihood):
         return lower_gamma(self.shape, _ratio(jnp.maximum(y, 0.0), links.log_positive(self.link, f)))
 
     def sample(self, key, f):
-        # A small shape puts mass below the smallest number; zero is not in the support.
+        # With a small shape, draws can underflow to zero, which is not in the support.
         unit = jnp.maximum(jax.random.gamma(key, self.shape), _smallest_positive())
         return links.positive(self.link, f) * unit
 
@@ -290,7 +289,7 @@ class Beta(Likelihood):
         return incomplete_beta(*self._parameters(f), inside, 1.0 - inside)
 
     def sample(self, key, f):
-        # Mass closer to 0 or 1 than a number can be is moved to the nearest that is in the support.
+        # Draws that round to 0 or 1 are moved to the nearest number in the support.
         last = 1.0 - jnp.finfo(jnp.result_type(float)).epsneg
         return jnp.clip(jax.random.beta(key, *self._parameters(f)), _smallest_positive(), last)
 

@@ -23,7 +23,7 @@ def _positive_rows(value, name: str):
 def _positive_integer_rows(value, name: str):
     array = _positive_rows(value, name)
     if not isinstance(array, Tracer) and np.any(array != np.round(array)):
-        raise ValueError(f"{name} must be positive integers, got {value!r}: round what is not whole")
+        raise ValueError(f"{name} must be positive integers, got {value!r}: round them")
     return array
 
 
@@ -31,7 +31,7 @@ def _positive_integer_rows(value, name: str):
 class Poisson(Likelihood):
     """Counts: y ~ Poisson(exposure * link(f)).
 
-    `exposure` (a bin's width, a population) is one number, or one for each row.
+    `exposure` (a bin's width, a population) is one number, or one per row.
 
     >>> float(Poisson(exposure=10.0).mean(0.0))
     10.0
@@ -44,7 +44,7 @@ class Poisson(Likelihood):
     row_parameters: ClassVar[tuple[str, ...]] = ("exposure",)
 
     def __init__(self, link="exp", exposure=1.0):
-        """`link` is "exp" or "softplus"; `exposure` > 0 is a number or one for each row."""
+        """`link` is "exp" or "softplus"; `exposure` > 0 is a number, or one per row."""
         self.link = links.check(link, links.POSITIVE)
         self.exposure = _positive_rows(exposure, "exposure")
 
@@ -84,8 +84,8 @@ _LARGE_RATE = 1e4
 
 
 def _poisson_draw(key, rate):
-    # jax.random.poisson computes in single precision: from rates of about 1e7 on its draws have a wrong spread, and
-    # none exceeds the largest integer. There the Cornish-Fisher expansion is right to 1e-4 standard deviations.
+    # jax.random.poisson computes in single precision: from rates of about 1e7 on, its draws have a wrong variance, and
+    # none exceeds the largest integer. There the Cornish-Fisher expansion is accurate to 1e-4 standard deviations.
     large, root = rate > _LARGE_RATE, jnp.sqrt(rate)
     normal = jax.random.normal(key)
     expanded = jnp.floor(root * (root + normal) + (normal**2 - 1.0) / 6.0 + 0.5)
@@ -97,8 +97,8 @@ def _poisson_draw(key, rate):
 class NegativeBinomial(Likelihood):
     """Overdispersed counts: mean mu = exposure * link(f) and variance mu + dispersion * mu^2.
 
-    A Poisson rate that varies like a gamma variable with mean mu and shape r = 1 / dispersion;
-    the Poisson distribution is its limit as the dispersion tends to 0.
+    A Poisson distribution whose rate has a gamma distribution with mean mu and shape r = 1 / dispersion; its limit as
+    the dispersion tends to 0 is the Poisson distribution.
 
     >>> float(NegativeBinomial(dispersion=0.5, exposure=2.0).covariance(0.0))
     4.0
@@ -111,7 +111,7 @@ class NegativeBinomial(Likelihood):
     dispersion: jax.Array | np.ndarray = learned(Positive())
 
     def __init__(self, dispersion=1.0, link="exp", exposure=1.0):
-        """`dispersion` > 0; `link` is "exp" or "softplus"; `exposure` > 0, as of `Poisson`."""
+        """`dispersion` > 0; `link` is "exp" or "softplus"; `exposure` > 0 as in `Poisson`."""
         self.dispersion = parameter(dispersion, "dispersion", lower=0.0)
         self.link = links.check(link, links.POSITIVE)
         self.exposure = _positive_rows(exposure, "exposure")
@@ -160,7 +160,7 @@ class NegativeBinomial(Likelihood):
 class Binomial(Likelihood):
     """Successes in a known number of trials: y ~ Binomial(trials, p), p = lapse + (1 - 2 lapse) link(f).
 
-    `trials` is one number, or one for each row.
+    `trials` is one number, or one per row.
 
     >>> float(Binomial(trials=10).mean(0.0))
     5.0
@@ -183,7 +183,7 @@ class Binomial(Likelihood):
         return _positive_integer_rows(value, name)
 
     def check_support(self, y):
-        """Counts, and no more than the trials of their row."""
+        """Raise ValueError unless y are counts that do not exceed the trials of their row."""
         self.support.check(y)
         successes, trials = y[:, 0], np.asarray(self.trials)
         if trials.ndim == 1 and trials.shape != successes.shape:
@@ -202,7 +202,7 @@ class Binomial(Likelihood):
 
     @property
     def log_concave(self) -> bool:
-        """Without lapses."""
+        """True without lapses."""
         return self.lapse is None
 
     def log_prob(self, y, f):

@@ -3,8 +3,8 @@
 SciPy's incomplete gamma and beta functions are far faster than JAX's iterations, need no compilation, and keep their
 digits for counts of any size. For other likelihoods, their own methods are called.
 
-In all functions `f` has the latents along its first axis and the rows along its last, and parameters of the likelihood
-are numbers, or one number per row.
+In all functions `f` has the latents along its first axis and the rows along its last. Parameters of the likelihood are
+single numbers or one number per row.
 """
 
 import functools
@@ -173,8 +173,8 @@ def _(likelihood: Chained, y, f):
 
 
 def _upper_gamma(a, x):
-    """Q(a, x), the regularised upper incomplete gamma function: SciPy's is NaN for the very largest numbers."""
-    # There it is a step at x = a, at any scale.
+    """Q(a, x), the regularised upper incomplete gamma function, also for the largest numbers."""
+    # SciPy's is NaN there. It is a step at x = a, at any scale.
     unit = np.where(a > 1e290, 1e-20, 1.0)
     return special.gammaincc(a * unit, x * unit)
 
@@ -193,17 +193,17 @@ def incomplete_beta(a, b, x, complement):
     near_zero = x < 0.5
     both, one = smaller > _BOTH_LARGE, (larger > _LARGE) & (smaller <= _BOTH_LARGE)
     # Each of the three forms is computed only where it is used.
-    found = np.empty(x.shape)
+    values = np.empty(x.shape)
     pick = ~both & ~one & near_zero
-    found[pick] = special.betainc(a[pick], b[pick], x[pick])
+    values[pick] = special.betainc(a[pick], b[pick], x[pick])
     pick = ~both & ~one & ~near_zero
-    found[pick] = special.betaincc(b[pick], a[pick], complement[pick])
+    values[pick] = special.betaincc(b[pick], a[pick], complement[pick])
     if np.any(one):
         # A beta variable tends to a gamma variable, Abramowitz and Stegun 26.5.20.
         first = a[one] <= b[one]
         near = np.where(first, x[one], complement[one])
         argument = -(larger[one] + 0.5 * (smaller[one] - 1.0)) * np.log1p(-near)
-        found[one] = np.where(
+        values[one] = np.where(
             first, special.gammainc(smaller[one], argument), special.gammaincc(smaller[one], argument)
         )
     if np.any(both):
@@ -211,8 +211,8 @@ def incomplete_beta(a, b, x, complement):
         p, q = a[both], b[both]
         left, right = np.cbrt(q * x[both]), np.cbrt(p * complement[both])
         spread = np.sqrt(left**2 / q + right**2 / p)
-        found[both] = special.ndtr(3.0 * (left * (1.0 - 1.0 / (9.0 * q)) - right * (1.0 - 1.0 / (9.0 * p))) / spread)
-    return found
+        values[both] = special.ndtr(3.0 * (left * (1.0 - 1.0 / (9.0 * q)) - right * (1.0 - 1.0 / (9.0 * p))) / spread)
+    return values
 
 
 # E[P(Y <= y | f)] and moments of y in closed form -------------------------------------------------
@@ -260,7 +260,7 @@ def _(likelihood: ZeroInflated, y, mean, covariance):
 
 
 def expected_moments(likelihood: Likelihood, mean, covariance) -> tuple[np.ndarray, np.ndarray] | None:
-    """E[y] and Var[y] for f ~ N(mean, covariance) in closed form, or None if there is none: inf where they overflow.
+    """E[y] and Var[y] for f ~ N(mean, covariance) in closed form (inf on overflow), or None if there is none.
 
     >>> from newtongp.likelihoods import Poisson
     >>> [moment.tolist() for moment in expected_moments(Poisson(), np.zeros((1, 1)), np.full((1, 1, 1), 1e4))]
@@ -278,7 +278,7 @@ def _expected_moments(likelihood, mean, covariance) -> Any:
 def _log_normal(mean, variance):
     """E[exp(f)], Var[exp(f)] and E[exp(2 f)]."""
     expected = np.exp(mean + 0.5 * variance)
-    # exp(2 m + v) (exp(v) - 1), of which one factor may underflow where the other overflows.
+    # exp(2 m + v) (exp(v) - 1): one factor may underflow where the other overflows.
     log_excess = np.where(variance > 1.0, variance + np.log1p(-np.exp(-variance)), np.log(np.expm1(variance)))
     spread = np.exp(2.0 * mean + variance + log_excess)
     return expected, spread, np.exp(2.0 * (mean + variance))
@@ -370,7 +370,7 @@ def _(likelihood: Product, mean, covariance):
     first, cross = mean[0], covariance[0, 1]
     expected = np.exp(mean[1] + 0.5 * covariance[1, 1]) * (first + cross)
     shift = (first + 2.0 * cross) ** 2 + covariance[0, 0]
-    # E[y²] - E[y]² without their difference, where the amplitude hardly varies.
+    # E[y²] - E[y]² without cancellation if the amplitude hardly varies.
     rest = np.expm1(covariance[1, 1]) * shift + cross * (2.0 * first + 3.0 * cross) + covariance[0, 0]
     scale = np.exp(2.0 * mean[1] + covariance[1, 1])
     return expected, likelihood.variance + np.where(rest > 0.0, scale * rest, 0.0)

@@ -1,6 +1,6 @@
-"""Inverse links: from a latent to a positive number or to a probability, stably in both tails.
+"""Inverse links: from a latent to a positive number or to a probability, stable in both tails.
 
-Both probability links are symmetric, 1 - p(f) = p(-f), so that the complement needs no function of its own.
+Both probability links are symmetric, 1 - p(f) = p(-f), so that the complement needs no separate function.
 """
 
 import functools
@@ -21,7 +21,7 @@ ANY = (*POSITIVE, *PROBABILITY, IDENTITY)
 
 
 def check(link, allowed: tuple[str, ...], name: str = "link") -> str:
-    """`link`, if it is one of those allowed.
+    """Return `link` if it is allowed; raise ValueError otherwise.
 
     >>> check("log", POSITIVE)
     Traceback (most recent call last):
@@ -34,7 +34,7 @@ def check(link, allowed: tuple[str, ...], name: str = "link") -> str:
 
 
 def value(link: str, f):
-    """What `link` makes of f: a positive number, a probability, or f itself.
+    """The inverse link at f: a positive number, a probability, or f itself.
 
     >>> float(value("logit", 0.0)), float(value("identity", -2.0))
     (0.5, -2.0)
@@ -48,7 +48,7 @@ def value(link: str, f):
 
 
 def positive(link: str, f):
-    """The positive number that `link` makes of f: exp(f) or log(1 + exp(f)).
+    """exp(f) or log(1 + exp(f)).
 
     >>> float(positive("exp", 0.0))
     1.0
@@ -57,7 +57,7 @@ def positive(link: str, f):
 
 
 def softplus(f):
-    """log(1 + exp(f)), with the logistic function as its derivative: less work than what differentiation finds.
+    """log(1 + exp(f)), with the logistic function as its derivative, which is cheaper than automatic differentiation.
 
     >>> float(softplus(-1000.0)), float(softplus(1000.0)), float(jax.grad(softplus)(0.0))
     (0.0, 1000.0, 0.5)
@@ -77,7 +77,7 @@ def _(primals, tangents):
 
 
 def log_positive(link: str, f):
-    """log of `positive`, also where the number itself underflows.
+    """log of `positive`, also if the number itself underflows.
 
     >>> float(log_positive("softplus", -1000.0))
     -1000.0
@@ -110,7 +110,7 @@ def _(primals, tangents):
 
 
 def lapse_rate(lapse):
-    """`lapse`, checked: at least 0 and less than 1/2. None where it is 0: then there is nothing to learn or compute.
+    """Return `lapse` if it is at least 0 and less than 1/2; None if it is 0, so that it is not learned.
 
     >>> lapse_rate(0.5)
     Traceback (most recent call last):
@@ -180,7 +180,7 @@ _MILLS_DENOMINATOR = (
 )
 # Beyond, it is 1 / (a + R(1/a²)/a), with R the ratio of these, and a relative error of R below 2e-17.
 _FAR = 5.0
-# Below this log(1 - q) is had from its series, to sixteen digits.
+# Below this, log(1 - q) is computed from its series, to sixteen digits.
 _SERIES = 1e-3
 _FAR_NUMERATOR = (
     1.0,
@@ -203,13 +203,13 @@ _FAR_DENOMINATOR = (
 
 
 def log_ndtr(x):
-    """log Phi(x), with derivatives of any order that keep their digits in both tails.
+    """log Phi(x), with derivatives of any order that are accurate in both tails.
 
     >>> import jax
     >>> round(float(jax.grad(jax.grad(log_ndtr))(-100.0)), 3)
     -1.0
     """
-    # The custom derivative rules below want one floating type throughout.
+    # The custom derivative rules below need one floating type throughout.
     return _log_ndtr(jnp.asarray(x, dtype=jnp.result_type(x, float)))
 
 
@@ -219,7 +219,7 @@ def _log_ndtr(x):
     below = x < 0.0
     beyond = _density(x) * mills
     logarithm = jnp.log(jnp.where(below, mills, 1.0 - beyond))
-    # In the upper tail, where Phi has lost the digits of q = 1 - Phi, a few terms of the series of log(1 - q).
+    # In the upper tail, Phi has lost the digits of q = 1 - Phi, and a few terms of the series of log(1 - q) are used.
     series = -beyond * (1.0 + beyond * (0.5 + beyond * (1.0 / 3.0 + beyond * (0.25 + beyond * 0.2))))
     above = jnp.where(beyond < _SERIES, series, logarithm)
     return jnp.where(below, logarithm - 0.5 * x**2 - 0.5 * LOG_2PI, above)
@@ -230,7 +230,7 @@ def _density(x):
 
 
 def _mills(a):
-    """Phi(-a) / phi(a) for a >= 0, and what its inverse has beyond a: without a subtraction where a is large."""
+    """Phi(-a) / phi(a) for a >= 0, and its inverse minus a, without a subtraction if a is large."""
     far = a > _FAR
     depth = jnp.maximum(a, _FAR)
     excess = _ratio(_FAR_NUMERATOR, _FAR_DENOMINATOR, 1.0 / depth**2) / depth

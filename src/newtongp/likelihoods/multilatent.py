@@ -80,7 +80,7 @@ class HeteroscedasticGaussian(Likelihood):
 
 
 class _OneSignal(Likelihood):
-    """y ~ N(mean(f), variance) with a mean that depends on f: the base class of such likelihoods."""
+    """y ~ N(mean(f), variance): the base class of likelihoods with one output and constant noise."""
 
     variance: eqx.AbstractVar[jax.Array | np.ndarray]
     support: ClassVar[supports.Support] = supports.real
@@ -115,13 +115,13 @@ class Product(_OneSignal):
     variance: jax.Array | np.ndarray = learned(Positive(), unit="y2")
 
     def __init__(self, variance=0.1, link: str | None = "softplus"):
-        """`variance` > 0 is that of the noise; `link` is "softplus", "exp", or "identity" (None) for f₀ f₁."""
+        """`variance` > 0 is the variance of the noise; `link` is "softplus", "exp", or "identity" (None) for f₀ f₁."""
         self.variance = parameter(variance, "variance", lower=0.0)
         self.link = links.check(links.IDENTITY if link is None else link, _AMPLITUDES)
 
     @property
     def log_prob_degree(self) -> int | None:
-        """A polynomial with the identity link."""
+        """4 with the identity link; otherwise log p is not a polynomial."""
         return 4 if self.link == links.IDENTITY else None
 
     def mean(self, f):
@@ -199,7 +199,7 @@ class AmplitudeDemodulation(_OneSignal):
 
 
 class _Vector(Likelihood):
-    """y ~ N(mean(f), Σ) with a Σ that does not depend on f: the base class of such likelihoods."""
+    """y ~ N(mean(f), Σ): the base class of likelihoods with several outputs and constant noise."""
 
     noise: eqx.AbstractVar[jax.Array | np.ndarray]
     outputs: eqx.AbstractVar[int]
@@ -232,6 +232,42 @@ class _Vector(Likelihood):
     def sample(self, key, f):
         noise = small.small_root(self._noise_matrix()) @ jax.random.normal(key, (self.outputs,))
         return self.mean(f) + (noise[0] if self.outputs == 1 else noise)
+
+
+class _LinearVector(_Vector):
+    """y ~ N(A f, Σ): the base class of likelihoods that are linear in all latents."""
+
+    log_concave: ClassVar[bool] = True
+    log_prob_degree: ClassVar[int | None] = 2
+
+    @property
+    def linear_latents(self) -> tuple[int, ...]:
+        """All latents."""
+        return tuple(range(self.num_latents))
+
+    def expected_log_prob(self, y, mean, covariance):
+        return _expected_normal(*self._residual(y, mean, covariance))
+
+    def log_expected_power(self, y, mean, covariance, power):
+        """log E[N(y | g, Σ)^α] = log N(y | E g, Σ/α + Cov g) + the log of N(·, Σ)^α / N(·, Σ/α), a constant."""
+        residual, spread, noise = self._residual(y, mean, covariance)
+        size = residual.shape[0]
+        log_normaliser = size * small.LOG_2PI + small.small_log_det(noise)
+        constant = 0.5 * (1.0 - power) * log_normaliser - 0.5 * size * math.log(power)
+        return small.small_normal_log_density(residual, noise / power + spread) + constant
+
+    def _residual(self, y, mean, covariance):
+        """The residual at the mean, the covariance of g = A f, and Σ."""
+        matrix, offset, noise = self.linear_form(jnp.zeros(0))
+        latents = matrix.shape[1]
+        residual = jnp.reshape(jnp.asarray(y), (matrix.shape[0],)) - offset - matrix @ jnp.reshape(mean, (latents,))
+        return residual, matrix @ jnp.reshape(covariance, (latents, latents)) @ matrix.T, noise
+
+
+def _expected_normal(residual, spread, noise):
+    """E[log N(y | g, noise)] for a g with covariance `spread` and mean y - residual."""
+    loss = jnp.trace(small.small_solve_psd(noise, spread))
+    return small.small_normal_log_density(residual, noise) - 0.5 * loss
 
 
 @final
@@ -293,7 +329,7 @@ class RegressionNetwork(_Vector):
         q, shape = self.nodes, (self.outputs, self.nodes)
         nodes, cross = covariance[:q, :q], jnp.reshape(covariance[:q, q:], (q, *shape))
         weights = jnp.reshape(covariance[q:, q:], (*shape, *shape))
-        # Every output is quadratic in f, with slope J at the mean and a second derivative Hᵢ that is constant:
+        # Every output is quadratic in f, with slope J at the mean and constant second derivative Hᵢ:
         # E = value at the mean + tr(Hᵢ C)/2, Cov = J C Jᵀ + tr(Hᵢ C Hⱼ C)/2.
         signal = jnp.reshape(self.mean(mean), (self.outputs,)) + jnp.einsum("qpq->p", cross)
         slope = jnp.concatenate([self._weights(mean), self.linear_form(mean[:q])[0]], axis=1)
@@ -303,7 +339,7 @@ class RegressionNetwork(_Vector):
 
 
 @final
-class MultivariateGaussian(_Vector):
+class MultivariateGaussian(_LinearVector):
     """Several outputs with correlated noise, one latent each: y ~ N(f, Σ).
 
     >>> import newtongp as ng
@@ -315,8 +351,6 @@ class MultivariateGaussian(_Vector):
     """
 
     outputs: int = eqx.field(static=True)
-    log_concave: ClassVar[bool] = True
-    log_prob_degree: ClassVar[int | None] = 2
     noise: jax.Array | np.ndarray = learned(Covariance(), unit="y2")
 
     def __init__(self, covariance):
@@ -329,11 +363,6 @@ class MultivariateGaussian(_Vector):
         """The number of outputs."""
         return self.outputs
 
-    @property
-    def linear_latents(self) -> tuple[int, ...]:
-        """All."""
-        return tuple(range(self.outputs))
-
     def mean(self, f):
         """E[y | f] = f."""
         return jnp.asarray(f)
@@ -342,15 +371,9 @@ class MultivariateGaussian(_Vector):
         """y ~ N(f, Σ), linear in f."""
         return jnp.eye(self.outputs), jnp.zeros(self.outputs), self._noise_matrix()
 
-    def expected_log_prob(self, y, mean, covariance):
-        return _expected_linear(self, y, mean, covariance)
-
-    def log_expected_power(self, y, mean, covariance, power):
-        return _log_expected_linear(self, y, mean, covariance, power)
-
 
 @final
-class LinearCoregionalisation(_Vector):
+class LinearCoregionalisation(_LinearVector):
     """Outputs that mix a few latents: y ~ N(mixing f, Σ), the linear model of coregionalisation.
 
     >>> likelihood = LinearCoregionalisation(mixing=[[1.0], [0.5], [-2.0]], covariance=0.1)
@@ -361,8 +384,6 @@ class LinearCoregionalisation(_Vector):
     """
 
     outputs: int = eqx.field(static=True)
-    log_concave: ClassVar[bool] = True
-    log_prob_degree: ClassVar[int | None] = 2
     mixing: jax.Array | np.ndarray = learned(Real())
     noise: jax.Array | np.ndarray = learned(Covariance(), unit="y2")
 
@@ -374,13 +395,8 @@ class LinearCoregionalisation(_Vector):
 
     @property
     def num_latents(self) -> int:
-        """The columns of the mixing matrix."""
+        """The number of columns of the mixing matrix."""
         return self.mixing.shape[1]
-
-    @property
-    def linear_latents(self) -> tuple[int, ...]:
-        """All."""
-        return tuple(range(self.num_latents))
 
     def mean(self, f):
         """E[y | f] = mixing f."""
@@ -390,41 +406,6 @@ class LinearCoregionalisation(_Vector):
     def linear_form(self, others):
         """y ~ N(mixing f, Σ), linear in f."""
         return jnp.asarray(self.mixing), jnp.zeros(self.outputs), self._noise_matrix()
-
-    def expected_log_prob(self, y, mean, covariance):
-        return _expected_linear(self, y, mean, covariance)
-
-    def log_expected_power(self, y, mean, covariance, power):
-        return _log_expected_linear(self, y, mean, covariance, power)
-
-
-# Expectations in closed form --------------------------------------------------------------------
-
-
-def _expected_normal(residual, spread, noise):
-    """E[log N(y | g, noise)] for a g with covariance `spread` and mean y - residual."""
-    loss = jnp.trace(small.small_solve_psd(noise, spread))
-    return small.small_normal_log_density(residual, noise) - 0.5 * loss
-
-
-def _linear_residual(likelihood, y, mean, covariance):
-    """The residual at the mean and the covariance of A f, for likelihoods that are linear in all latents."""
-    matrix, offset, noise = likelihood.linear_form(jnp.zeros(0))
-    latents = matrix.shape[1]
-    residual = jnp.reshape(jnp.asarray(y), (matrix.shape[0],)) - offset - matrix @ jnp.reshape(mean, (latents,))
-    return residual, matrix @ jnp.reshape(covariance, (latents, latents)) @ matrix.T, noise
-
-
-def _expected_linear(likelihood, y, mean, covariance):
-    return _expected_normal(*_linear_residual(likelihood, y, mean, covariance))
-
-
-def _log_expected_linear(likelihood, y, mean, covariance, power: float):
-    """log E[N(y | g, Σ)^α] = log N(y | E g, Σ/α + Cov g) + a constant that makes N(·, Σ)^α of N(·, Σ/α)."""
-    residual, spread, noise = _linear_residual(likelihood, y, mean, covariance)
-    size = residual.shape[0]
-    constant = 0.5 * (1.0 - power) * (size * small.LOG_2PI + small.small_log_det(noise)) - 0.5 * size * math.log(power)
-    return small.small_normal_log_density(residual, noise / power + spread) + constant
 
 
 # Checks of arguments --------------------------------------------------------------------------------
@@ -447,7 +428,7 @@ def _mixing_weights(value, rows: int):
 
 
 def _noise(value, size: int) -> Any:
-    """A noise covariance as it was given: a number, a vector of variances or a positive definite matrix."""
+    """A noise covariance, checked: a number, a vector of variances or a positive definite matrix."""
     noise = parameter(value, "covariance", max_ndim=2)
     if noise.shape not in ((), (size,), (size, size)):
         raise ValueError(

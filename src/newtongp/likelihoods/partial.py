@@ -19,7 +19,7 @@ _SILENT_VARIANCE = 0.5 / math.pi
 class PartlyObserved(Likelihood):
     """p(observed part of y | f): the likelihood of rows with some outputs missing.
 
-    Missing outputs must be 0 in `y`. `infer` creates this automatically where rows are partly missing.
+    Missing outputs must be 0 in `y`. `infer` creates this likelihood if rows are partly missing.
 
     >>> from newtongp.likelihoods import MultivariateGaussian
     >>> whole = MultivariateGaussian([[1.0, 0.5], [0.5, 2.0]])
@@ -59,11 +59,10 @@ class PartlyObserved(Likelihood):
         return ("seen", *self.whole.row_parameters)
 
     def row_parameter(self, name: str) -> Any:
-        """The mask, or a row parameter of the full likelihood."""
         return self.seen if name == "seen" else self.whole.row_parameter(name)
 
     def log_prob(self, y, f):
-        """log p(seen part of y | f)."""
+        """log p(observed part of y | f)."""
         if not self.whole.gaussian_form:
             return self.whole.partial_log_prob(y, self.seen, f)
         return small_normal_log_density(y - self.mean(f), self.covariance(f))
@@ -91,8 +90,7 @@ class PartlyObserved(Likelihood):
 
 def partly_problem(likelihood: Likelihood) -> str | None:
     """A message if rows of this likelihood cannot be partly missing, or None if they can."""
-    knows = type(likelihood).partial_log_prob is not Likelihood.partial_log_prob
-    if likelihood.gaussian_form or knows:
+    if likelihood.gaussian_form or type(likelihood).partial_log_prob is not Likelihood.partial_log_prob:
         return None
     return (
         f"{type(likelihood).__name__} cannot leave out some of its outputs: define `partial_log_prob`, or "

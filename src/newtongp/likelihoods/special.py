@@ -1,7 +1,7 @@
-"""Incomplete gamma and beta functions that stay right for large parameters.
+"""Incomplete gamma and beta functions that are accurate for large parameters.
 
-The iterations behind `jax.scipy.special` lose their digits, and from about 1e7 on return values far outside
-[0, 1]; counts and numbers of trials of that size are ordinary data.
+The iterations of `jax.scipy.special` lose their digits, and from about 1e7 on return values far outside [0, 1]; counts
+and numbers of trials of that size occur in data.
 """
 
 import math
@@ -76,7 +76,7 @@ def incomplete_beta(a, b, x, complement):
     exact = betainc(jnp.where(moderate, a, 1.0), jnp.where(moderate, b, 1.0), jnp.where(moderate, x, 0.5))
 
     # One parameter large: a beta variable tends to a gamma variable, Abramowitz and Stegun 26.5.20.
-    # `near` is the end of the unit interval at which the mass is.
+    # `near` is the distance from the end of the unit interval at which the mass is.
     near = jnp.where(a <= b, x, complement)
     one = lower_gamma(smaller, -(larger + 0.5 * (smaller - 1.0)) * jnp.log1p(-near))
     one = jnp.where(a <= b, one, 1.0 - one)
@@ -90,7 +90,7 @@ def incomplete_beta(a, b, x, complement):
 
 
 def log_rising_factorial(r, y):
-    """log Gamma(r + y) - log Gamma(r), also where both terms are huge and their difference is not.
+    """log Gamma(r + y) - log Gamma(r), without cancellation if both terms are huge.
 
     >>> round(float(log_rising_factorial(2.0, 3.0)), 5) == round(float(jnp.log(2.0 * 3.0 * 4.0)), 5)
     True

@@ -1,4 +1,4 @@
-"""Which values y may take: checked once, where data comes in, and used to search for quantiles."""
+"""The values that y may take: checked once when data is read, and used to search for quantiles."""
 
 import dataclasses
 
@@ -22,19 +22,19 @@ class Support:
     upper_included: bool = False
     integer: bool = False
     example: float = 0.0
-    """A value that can occur, which stands in for missing ones while they are masked out."""
+    """A value in the support, which replaces missing values while they are masked out."""
 
     def contains(self, y: np.ndarray) -> np.ndarray:
-        """Elementwise; NaN counts as contained, since it means missing."""
+        """Whether each value is in the support; NaN (missing) counts as contained."""
         low = y >= self.lower if self.lower_included else y > self.lower
         high = y <= self.upper if self.upper_included else y < self.upper
-        inside = low & high & (np.isfinite(y))
+        inside = low & high & np.isfinite(y)
         if self.integer:
             inside &= y == np.round(y)
         return inside | np.isnan(y)
 
     def check(self, y: np.ndarray) -> None:
-        """Raise ValueError that names the first row outside the support."""
+        """Raise ValueError, naming the first row outside the support, if there is one."""
         wrong = ~self.contains(y)
         if np.any(wrong):
             row, column = np.argwhere(wrong)[0]

@@ -99,8 +99,8 @@ class Adaptive(Cubature):
 class Unscented(Cubature):
     """Unscented (sigma-point) rules: 2D points of order 3, or 2D² + 1 points of order 5.
 
-    Order 3 has nodes ±√(D + κ) eᵢ, and one at zero where κ is not 0. Order 5 is the rule of McNamee and
-    Stenger; some of its weights are negative for D > 4.
+    Order 3 has nodes ±√(D + κ) eᵢ, and one at zero unless κ = 0. Order 5 is the rule of McNamee and Stenger; some of
+    its weights are negative for D > 4.
 
     >>> Unscented(5).rule(6)[0].shape
     (73, 6)
@@ -171,7 +171,7 @@ class QuasiRandom(Cubature):
 
 @functools.lru_cache(maxsize=8)
 def _sobol_nodes(count: int, dimension: int) -> np.ndarray:
-    # Importing it takes longer than everything else in this module.
+    # Imported here because it takes longer than everything else in this module.
     from scipy.stats import qmc
 
     uniform = qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(count // 2)
@@ -193,7 +193,7 @@ class PointRule(Cubature):
 
 
 class PartwiseRule(Cubature):
-    """One rule for some of the latents, and another for the rest given those.
+    """One rule for some of the latents, and another for the rest given the first.
 
     >>> PartwiseRule((1,), GaussHermite(20), Unscented(3)).rule(2)[0].shape
     (40, 2)
@@ -211,12 +211,12 @@ class PartwiseRule(Cubature):
 
     def rule(self, dimension: int) -> tuple[np.ndarray, np.ndarray]:
         order = self._order(dimension)
-        ours, our_weights = self.first_rule.rule(len(self.first))
-        theirs, their_weights = self.rest_rule.rule(dimension - len(self.first))
-        nodes = np.empty((len(our_weights) * len(their_weights), dimension))
-        nodes[:, order[: len(self.first)]] = np.repeat(ours, len(their_weights), axis=0)
-        nodes[:, order[len(self.first) :]] = np.tile(theirs, (len(our_weights), 1))
-        return nodes, np.outer(our_weights, their_weights).ravel()
+        first_nodes, first_weights = self.first_rule.rule(len(self.first))
+        rest_nodes, rest_weights = self.rest_rule.rule(dimension - len(self.first))
+        nodes = np.empty((len(first_weights) * len(rest_weights), dimension))
+        nodes[:, order[: len(self.first)]] = np.repeat(first_nodes, len(rest_weights), axis=0)
+        nodes[:, order[len(self.first) :]] = np.tile(rest_nodes, (len(first_weights), 1))
+        return nodes, np.outer(first_weights, rest_weights).ravel()
 
     def root(self, covariance: Float[Array, "D D"]) -> Float[Array, "D D"]:
         """An L such that the first latents depend only on their own part of z."""
@@ -234,8 +234,8 @@ _PRODUCT_ORDERS = {1: 20, 2: 20, 3: 8, 4: 5}
 def default_cubature(dimension: int) -> Cubature:
     """The default rule, for likelihoods without a closed form.
 
-    Product Gauss-Hermite rules up to four latents, of 20 nodes each for one or two, 8 for three and 5 for four; above,
-    the unscented rule of order 5. Some of its weights are negative, so averages of positive numbers may be negative.
+    Up to four latents, product Gauss-Hermite rules with 20 nodes per latent for one or two, 8 for three and 5 for four;
+    above, the unscented rule of order 5. Some of its weights are negative, so averages of positive numbers may be too.
     `Unscented(3)` has no negative weights but is much less accurate; `QuasiRandom(1024)` has none, but many nodes.
     """
     return GaussHermite(_PRODUCT_ORDERS[dimension]) if dimension in _PRODUCT_ORDERS else Unscented(5)
@@ -244,7 +244,7 @@ def default_cubature(dimension: int) -> Cubature:
 def nodes_and_weights(
     cubature: Cubature, gaussian: Gaussian
 ) -> tuple[Float[Array, "S D"], Float[Array, " S"], Float[Array, "S D"], Float[Array, "D D"]]:
-    """Nodes for this Gaussian, weights, the standard nodes they come from, and the root L."""
+    """Nodes for this Gaussian, weights, the corresponding standard nodes, and the root L."""
     standard, weights = cubature.rule(gaussian.mean.shape[-1])
     root = cubature.root(gaussian.covariance)
     nodes = gaussian.mean[None, :] + jnp.asarray(standard) @ root.T

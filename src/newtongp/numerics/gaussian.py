@@ -33,7 +33,7 @@ class Gaussian(eqx.Module):
 
 
 def add_covariance(gaussian: Gaussian, residual_covariance: Float[Numbers, "*rows D D"] | None) -> Gaussian:
-    """The distribution of g + e for an independent e with mean zero and this covariance; None means no e."""
+    """The distribution of g + e for independent e ~ N(0, residual_covariance); None means e = 0."""
     return (
         gaussian if residual_covariance is None else Gaussian(gaussian.mean, gaussian.covariance + residual_covariance)
     )
@@ -55,7 +55,7 @@ class Sites(eqx.Module):
         return cls(np.zeros((n, d)), np.broadcast_to(precision * np.eye(d), (n, d, d)).copy())
 
     def centred_linear(self, mean: Float[Numbers, "*rows D"]) -> Float[Array, "*rows D"]:
-        """λ − Λμ: what the sites ask for beyond this mean."""
+        """λ − Λμ: the linear term of the sites as functions of f − μ."""
         return self.linear - jnp.sum(self.precision * mean[..., None, :], axis=-1)
 
 

@@ -21,9 +21,10 @@ EPS = float(np.finfo(np.float64).eps)
 
 @jax.custom_jvp
 def lifted_cholesky(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
-    """Lower Cholesky factor of A + ε diag(A), and ε: zero, unless rounding alone has made A indefinite.
+    """Lower Cholesky factor of A + ε diag(A), and ε, which is zero if A is positive definite.
 
-    Then ε is what rounding may have done to A, relative to its diagonal. NaN throughout if that is not enough.
+    Otherwise ε is a bound on the rounding errors of A, relative to its diagonal. The factor is NaN throughout if A is
+    indefinite beyond rounding.
     """
     factor = cholesky(matrix)
     lift = 4.0 * matrix.shape[0] * EPS
@@ -36,7 +37,7 @@ def lifted_cholesky(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], F
 
 @lifted_cholesky.defjvp
 def _lifted_cholesky_jvp(primals, tangents):
-    # dL = L Φ(L⁻¹ dA L⁻ᵀ) with the factor that was found, so that the other one, of NaN, never enters.
+    # dL = L Φ(L⁻¹ dA L⁻ᵀ) with the returned factor, so that the other one, which may be NaN, is not used.
     (matrix,), (change,) = primals, tangents
     factor, lift = lifted_cholesky(matrix)
     change = change + jnp.diag(lift * jnp.diagonal(change))
@@ -61,7 +62,7 @@ def log_det_from_cholesky(factor: Float[Array, "M M"]) -> Float[Array, ""]:
 
 
 def solve_few(matrix: Float[Array, "K K"], right: Float[Array, " K"]) -> Float[Array, " K"]:
-    """A⁻¹ right for one small positive definite matrix, by elimination in a loop: little to trace and compile."""
+    """A⁻¹ right for one small positive definite matrix, by elimination in a loop, which compiles quickly."""
 
     def eliminate(k, table):
         row = table[k] / table[k, k]
@@ -78,9 +79,9 @@ def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 def as_covariance(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """A large matrix that is a covariance up to rounding, made PSD. Its diagonal, which must not be negative, stays.
+    """Make a large matrix PSD that is a covariance up to rounding, without changing its nonnegative diagonal.
 
-    Eigenvalues of its correlation matrix that rounding has made negative become zero.
+    Negative eigenvalues of its correlation matrix become zero.
     """
     scales = jnp.sqrt(jnp.diagonal(matrix))
     inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
@@ -88,18 +89,18 @@ def as_covariance(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     correlation = jnp.where(identity > 0.0, 1.0, inverse[:, None] * symmetrise(matrix) * inverse[None, :])
     factor = cholesky(correlation + 10.0 * matrix.shape[0] * EPS * identity)
 
-    def mended():
+    def projected():
         root = psd_root(correlation)
         root = root * (scales / jnp.sqrt(jnp.sum(root**2, axis=1)))[:, None]
         return root @ root.T
 
-    return jax.lax.cond(jnp.all(jnp.isfinite(jnp.diagonal(factor))), lambda: symmetrise(matrix), mended)
+    return jax.lax.cond(jnp.all(jnp.isfinite(jnp.diagonal(factor))), lambda: symmetrise(matrix), projected)
 
 
 def triangular_root(matrix: Float[Array, "M C"], size: int) -> Float[Array, "size C"]:
-    """The first rows of QᵀA whose first columns are an upper triangular R with RᵀR = AᵀA, by reflections.
+    """The first `size` rows of QᵀA, whose first `size` columns are the triangular factor R of those of A.
 
-    A loop of array operations, for small matrices inside of loops.
+    By Householder reflections in a loop of array operations, for small matrices inside loops.
     """
     here = jnp.arange(matrix.shape[0])
 
@@ -113,7 +114,7 @@ def triangular_root(matrix: Float[Array, "M C"], size: int) -> Float[Array, "siz
         half = length * (length + jnp.abs(lead))
         share = jnp.where(half > 0.0, 1.0 / jnp.where(half > 0.0, half, 1.0), 0.0)
         reflected = matrix - share * normal[:, None] * jnp.sum(normal[:, None] * matrix, axis=0)[None, :]
-        # What the reflection makes of the column is known.
+        # The reflected column is known exactly.
         exact = jnp.where(here < k, matrix[:, k], jnp.where(here == k, end, 0.0))
         return jnp.where((jnp.arange(matrix.shape[1]) == k)[None, :], exact[:, None], reflected)
 
@@ -123,60 +124,60 @@ def triangular_root(matrix: Float[Array, "M C"], size: int) -> Float[Array, "siz
 def greedy_pivots(
     column: Callable[[Any], Float[Array, " N"]], diagonal: Float[Array, " N"], count: int
 ) -> tuple[Any, Float[Array, " count"]]:
-    """The rows that a pivoted Cholesky factor of a PSD matrix takes first, and what each still had to add.
+    """The first rows and pivots of the pivoted Cholesky factor of a PSD matrix.
 
-    Every row taken is the one with the largest variance given those before. `column(i)` is the matrix's column i: no
-    more of it is ever made than the columns taken.
+    Each row is the one with the largest variance given the rows before it, and its pivot is that variance.
+    `column(i)` returns column i of the matrix; only the columns of these rows are computed.
     """
 
     def take(k, state):
-        factor, left, taken, added = state
-        row = jnp.argmax(left)
-        pivot = left[row]
-        root = jnp.sqrt(jnp.maximum(pivot, jnp.finfo(left.dtype).tiny))
+        factor, variances, rows, pivots = state
+        row = jnp.argmax(variances)
+        pivot = variances[row]
+        root = jnp.sqrt(jnp.maximum(pivot, jnp.finfo(variances.dtype).tiny))
         new = jnp.where(pivot > 0.0, (column(row) - factor @ factor[row]) / root, 0.0)
-        left = jnp.maximum(left - new**2, 0.0).at[row].set(0.0)
-        return factor.at[:, k].set(new), left, taken.at[k].set(row), added.at[k].set(pivot)
+        variances = jnp.maximum(variances - new**2, 0.0).at[row].set(0.0)
+        return factor.at[:, k].set(new), variances, rows.at[k].set(row), pivots.at[k].set(pivot)
 
     start = jnp.zeros((diagonal.shape[0], count)), diagonal, jnp.zeros(count, dtype=int), jnp.zeros(count)
-    _, _, taken, added = jax.lax.fori_loop(0, count, take, start)
-    return taken, added
+    _, _, rows, pivots = jax.lax.fori_loop(0, count, take, start)
+    return rows, pivots
 
 
 _DROPPED = 1e-13
-"""Of a correlation matrix's eigenvalues, relative to the largest: those below are rounding, or close to it."""
+"""Eigenvalues of a correlation matrix below this, relative to the largest, are treated as rounding errors."""
 
 
 @jax.custom_jvp
 def whitening(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """T with TᵀT = A⁻¹, for a large matrix that is PSD up to rounding, singular or not (no jitter needed).
 
-    Directions in which A is no more than rounding are left out: their rows of T are zero.
+    Directions in which A is zero up to rounding have zero rows in T.
     """
     scales = jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), 0.0))
     inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
     values, vectors = jnp.linalg.eigh(symmetrise(inverse[:, None] * matrix * inverse[None, :]))
-    kept = values > _DROPPED * values[-1]
-    weights = jnp.where(kept, 1.0 / jnp.sqrt(jnp.where(kept, values, 1.0)), 0.0)
+    positive = values > _DROPPED * values[-1]
+    weights = jnp.where(positive, 1.0 / jnp.sqrt(jnp.where(positive, values, 1.0)), 0.0)
     return weights[:, None] * vectors.T * inverse[None, :]
 
 
 @whitening.defjvp
 def _whitening_jvp(primals, tangents):
-    # Eigenvectors have no derivative where eigenvalues meet, but results depend on TᵀT alone, and dT = −½ T dA TᵀT
-    # has its derivative. Of a singular A it is the derivative within its range.
+    # Eigenvectors have no derivative where eigenvalues coincide, but results depend on TᵀT alone, and dT = −½ T dA TᵀT
+    # gives its derivative; for a singular A, the derivative within its range.
     (matrix,), (change,) = primals, tangents
     whitener = whitening(matrix)
     return whitener, -0.5 * whitener @ (change @ whitener.T) @ whitener
 
 
 def smallest_eigenvalue_given(matrices: np.ndarray) -> float:
-    """The smallest eigenvalue of all symmetric matrices that a user gave, before anything is traced."""
+    """The smallest eigenvalue of all of a user's symmetric matrices, outside of any trace."""
     return float(np.min(np.linalg.eigvalsh(matrices)))
 
 
 def lower_root_given(matrix: np.ndarray) -> np.ndarray | None:
-    """The Cholesky factor of a matrix that a user gave; None if it is not positive definite."""
+    """The Cholesky factor of a user's matrix, outside of any trace; None if it is not positive definite."""
     try:
         return np.linalg.cholesky(matrix)
     except np.linalg.LinAlgError:
@@ -201,5 +202,5 @@ def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
 
 
 def solve_by_products(apply: Any, right: Any, iterations: int) -> Any:
-    """A⁻¹ right for a matrix of any kind that is known by its products, over trees of arrays (GMRES)."""
+    """A⁻¹ right for a matrix given by its products with trees of arrays (GMRES)."""
     return jax.scipy.sparse.linalg.gmres(apply, right, tol=1e-10, restart=iterations, maxiter=3)[0]

@@ -1,8 +1,7 @@
-"""The only place with Cholesky factors, solves, log determinants and PSD tests.
+"""Linear algebra of small matrices, one per row of data: factors, solves, log determinants, eigenvalues, PSD tests.
 
-Two kinds of matrices occur: one large one (N rows times D latents), and N small ones (D x D, with D a
-handful). The small ones are unrolled into scalar arithmetic, so that `jax.vmap` over rows turns them into
-a few vectorised operations instead of N calls to LAPACK.
+They are D x D with D a handful, and unrolled into scalar arithmetic, so that `jax.vmap` over rows turns them into a few
+vectorised operations instead of N calls to LAPACK. `linalg` has the large matrices.
 """
 
 import math
@@ -22,9 +21,6 @@ def symmetrise(matrix: Float[Array, "... D D"]) -> Float[Array, "... D D"]:
 def outer(a: Float[Array, " D"], b: Float[Array, " E"]) -> Float[Array, "D E"]:
     """a bᵀ."""
     return a[:, None] * b[None, :]
-
-
-# Small matrices, one per row --------------------------------------------------------------------
 
 
 def small_pivots_and_root(
@@ -59,63 +55,66 @@ def small_pivots_and_root(
 
 
 def small_covariance(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
-    """A small matrix that is a covariance up to rounding, made PSD. Its diagonal, which must not be negative, stays.
+    """Make a small matrix PSD that is a covariance up to rounding, without changing its nonnegative diagonal.
 
-    Through its Cholesky factor, in which no entry may take more of a variance than is left of it. Derivatives are those
-    of the matrix as it was given.
+    Entries of its Cholesky factor are clipped to what remains of their row's variance. Derivatives are those of the
+    matrix itself.
     """
     size = matrix.shape[-1]
     if size == 1:
         return matrix
-    given = jax.lax.stop_gradient(matrix)
-    if size > _LARGEST_UNROLLED:
-        mended, fine = _covariance_in_a_loop(given)
-        return jnp.where(fine, given, mended) + (matrix - given)
-    zero = jnp.zeros((), matrix.dtype)
-    left = [given[i, i] for i in range(size)]
-    columns: list[list[Array]] = []
-    fine = jnp.ones((), dtype=bool)
-    for j in range(size):
-        root = jnp.sqrt(left[j])
-        column = [zero] * j + [root]
-        for i in range(j + 1, size):
-            entry = given[i, j]
-            for k in range(j):
-                entry = entry - columns[k][i] * columns[k][j]
-            most = jnp.sqrt(left[i])
-            fine = fine & (jnp.abs(entry) <= root * most)
-            ratio = jnp.where(root > 0.0, entry / jnp.where(root > 0.0, root, 1.0), 0.0)
-            ratio = jnp.clip(ratio, -most, most)
-            left[i] = jnp.maximum(left[i] - ratio**2, 0.0)
-            column.append(ratio)
-        columns.append(column)
-    factor = jnp.stack([jnp.stack(column) for column in columns], axis=-1)
-    # A difference that is added would leave what is not in the small entries of the mended matrix.
-    return jnp.where(fine, given, factor @ factor.T) + (matrix - given)
+    value = jax.lax.stop_gradient(matrix)
+    factor, is_psd = (_clipped_root if size <= _LARGEST_UNROLLED else _clipped_root_in_a_loop)(value)
+    # Selected, not corrected by a difference, which would leave rounding errors in small entries.
+    return jnp.where(is_psd, value, factor @ factor.T) + (matrix - value)
 
 
 _LARGEST_UNROLLED = 8
 
 
-def _covariance_in_a_loop(given: Float[Array, "D D"]) -> tuple[Float[Array, "D D"], Bool[Array, ""]]:
-    """The same column by column, and whether there was nothing to mend."""
-    here = jnp.arange(given.shape[0])
+def _clipped_root(matrix: Float[Array, "D D"]) -> tuple[Float[Array, "D D"], Bool[Array, ""]]:
+    """A lower Cholesky factor with clipped entries, and whether none had to be clipped."""
+    size = matrix.shape[-1]
+    zero = jnp.zeros((), matrix.dtype)
+    variances = [matrix[i, i] for i in range(size)]
+    columns: list[list[Array]] = []
+    is_psd = jnp.ones((), dtype=bool)
+    for j in range(size):
+        root = jnp.sqrt(variances[j])
+        column = [zero] * j + [root]
+        for i in range(j + 1, size):
+            entry = matrix[i, j]
+            for k in range(j):
+                entry = entry - columns[k][i] * columns[k][j]
+            largest = jnp.sqrt(variances[i])
+            is_psd = is_psd & (jnp.abs(entry) <= root * largest)
+            ratio = jnp.where(root > 0.0, entry / jnp.where(root > 0.0, root, 1.0), 0.0)
+            ratio = jnp.clip(ratio, -largest, largest)
+            variances[i] = jnp.maximum(variances[i] - ratio**2, 0.0)
+            column.append(ratio)
+        columns.append(column)
+    return jnp.stack([jnp.stack(column) for column in columns], axis=-1), is_psd
+
+
+def _clipped_root_in_a_loop(matrix: Float[Array, "D D"]) -> tuple[Float[Array, "D D"], Bool[Array, ""]]:
+    """`_clipped_root` as a loop over columns."""
+    here = jnp.arange(matrix.shape[0])
 
     def column(j, state):
-        factor, left, fine = state
-        root = jnp.sqrt(left[j])
-        entry = given[:, j] - factor @ factor[j]
-        most = jnp.sqrt(left)
+        factor, variances, is_psd = state
+        root = jnp.sqrt(variances[j])
+        entry = matrix[:, j] - factor @ factor[j]
+        largest = jnp.sqrt(variances)
         below = here > j
-        fine = fine & jnp.all((jnp.abs(entry) <= root * most) | ~below)
+        is_psd = is_psd & jnp.all((jnp.abs(entry) <= root * largest) | ~below)
         ratio = jnp.where(root > 0.0, entry / jnp.where(root > 0.0, root, 1.0), 0.0)
-        ratio = jnp.where(below, jnp.clip(ratio, -most, most), 0.0)
-        left = jnp.maximum(left - ratio**2, 0.0)
-        return factor.at[:, j].set(jnp.where(here == j, root, ratio)), left, fine
+        ratio = jnp.where(below, jnp.clip(ratio, -largest, largest), 0.0)
+        variances = jnp.maximum(variances - ratio**2, 0.0)
+        return factor.at[:, j].set(jnp.where(here == j, root, ratio)), variances, is_psd
 
-    start = jnp.zeros_like(given), jnp.diagonal(given), jnp.ones((), dtype=bool)
-    factor, _, fine = jax.lax.fori_loop(0, given.shape[0], column, start)
-    return factor @ factor.T, fine
+    start = jnp.zeros_like(matrix), jnp.diagonal(matrix), jnp.ones((), dtype=bool)
+    factor, _, is_psd = jax.lax.fori_loop(0, matrix.shape[0], column, start)
+    return factor, is_psd
 
 
 def small_root(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
@@ -152,8 +151,8 @@ def small_solve(matrix: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Flo
 def _eliminate(matrix: Float[Array, "D D"], right: Float[Array, "D K"]) -> tuple[Float[Array, "D K"], Float[Array, ""]]:
     """A⁻¹ right and the sign of det A, by elimination with partial pivoting.
 
-    Written out, and not left to LAPACK: for one matrix per row of data, JAX spreads its calls over threads that
-    wait for each other, and with few cores two such calls at a time can wait forever.
+    LAPACK is not used because JAX spreads calls for one matrix per row over threads that wait for each other, and with
+    few cores two such calls at a time can deadlock.
     """
     size = matrix.shape[0]
     rows = jnp.arange(size)
@@ -177,7 +176,7 @@ def _eliminate(matrix: Float[Array, "D D"], right: Float[Array, "D K"]) -> tuple
 
 
 def small_solve_lower(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
-    """L⁻¹ right for a small lower triangular matrix, by forward substitution."""
+    """L⁻¹ right for a small lower triangular matrix."""
     rows: list[Array] = []
     for i in range(factor.shape[-1]):
         entry = right[i]
@@ -233,10 +232,10 @@ def signed_roots(
 
 @signed_roots.defjvp
 def _signed_roots_jvp(primals, tangents):
-    # Eigenvectors have no derivative where eigenvalues meet, but R₊R₊ᵀ − R₋R₋ᵀ has. With unit columns U and their
-    # eigenvalues w, dU = U X + (what of dA U/w is outside of U) gives it, where X W + W Xᵀ = Uᵀ dA U. The X of least
-    # size has a singular A (Gauss-Newton makes such) follow by its range alone, also where rounding has left it another
-    # eigenvalue. One that is zero (a missing row) is a constant.
+    # Eigenvectors have no derivative where eigenvalues coincide, but R₊R₊ᵀ − R₋R₋ᵀ has one. With unit columns U and
+    # their eigenvalues w it follows from dU = U X + (I − U Uᵀ) dA U/w, where X W + W Xᵀ = Uᵀ dA U. With the X of least
+    # norm, a singular A (as in Gauss-Newton) changes within its range only, even if rounding has made a zero eigenvalue
+    # nonzero. A = 0 (a missing row) is a constant.
     (matrix,), (change,) = primals, tangents
     positive, negative = signed_roots(matrix)
     values = jnp.sum(positive**2 - negative**2, axis=0)
@@ -277,7 +276,7 @@ def project_psd(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
 def small_eigh(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
     """Eigenvalues and orthonormal eigenvectors (columns) of a small symmetric matrix, in no particular order.
 
-    A singular matrix has eigenvalues of rounding's size and of either sign: they are returned as zero.
+    Eigenvalues that are zero up to rounding are returned as zero.
     """
     values, vectors = _eigh(matrix)
     return jnp.where(jnp.abs(values) <= 1e-14 * jnp.max(jnp.abs(values)), 0.0, values), vectors
@@ -287,7 +286,7 @@ _LARGEST_SMALL = 16
 
 
 def _eigh(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
-    """Eigenvalues and eigenvectors; for small matrices without LAPACK (`_eliminate` says why)."""
+    """Eigenvalues and eigenvectors, without LAPACK for small matrices (see `_eliminate`)."""
     size = matrix.shape[-1]
     if size == 1:
         return matrix[0], jnp.ones((1, 1), matrix.dtype)
@@ -297,10 +296,10 @@ def _eigh(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array,
 
 
 def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
-    """Jacobi's method: rotations that make one off-diagonal pair zero each, as many at a time as do not meet."""
+    """Jacobi's method: rotations that set one off-diagonal pair to zero each, for disjoint pairs at a time."""
     size = matrix.shape[0]
     here, rounds = np.arange(size), _pairings(size)
-    # Where eigenvalues are equal, what rounding leaves off the diagonal asks for turns by 45° that undo each other.
+    # If eigenvalues are equal, rounding errors off the diagonal would cause rotations by 45° that undo each other.
     negligible = 1e-16 * jnp.max(jnp.abs(matrix))
 
     def sweep(_, state):
@@ -311,7 +310,7 @@ def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Arra
             slope = (diagonal[partner] - diagonal) / (2.0 * safe)
             tangent = jnp.where(slope < 0.0, -1.0, 1.0) / (jnp.abs(slope) + jnp.sqrt(1.0 + slope**2))
             tangent = jnp.where((jnp.abs(off) <= negligible) | (partner == here), 0.0, tangent)
-            # Both of a pair turn by the same angle, exactly: what each would find by itself differs by rounding.
+            # Both entries of a pair use exactly the same angle: computed separately, they would differ by rounding.
             tangent = jnp.where(here <= partner, tangent, -tangent[partner])
             cosine = 1.0 / jnp.sqrt(1.0 + tangent**2)
             sine = tangent * cosine
@@ -327,21 +326,21 @@ def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Arra
 
 
 def _pairings(size: int) -> list[np.ndarray]:
-    """Rounds of a tournament in which everyone meets everyone: the partner of each, itself where there is none."""
+    """Rounds of disjoint pairs that together contain every pair: the partner of each index, or itself."""
     places = list(range(size + size % 2))
-    found = []
+    rounds = []
     for _ in range(len(places) - 1):
         partner = np.arange(size)
         for one, other in zip(places[: len(places) // 2], reversed(places), strict=False):
             if one < size and other < size:
                 partner[one], partner[other] = other, one
-        found.append(partner)
+        rounds.append(partner)
         places = [places[0], places[-1], *places[1:-1]]
-    return found
+    return rounds
 
 
 def _eigh_of_two(matrix: Float[Array, "2 2"]) -> tuple[Float[Array, " 2"], Float[Array, "2 2"]]:
-    """By the one rotation that makes a 2 × 2 matrix diagonal."""
+    """Eigenvalues and eigenvectors of a 2 × 2 matrix, by one rotation."""
     half = 0.5 * (matrix[0, 0] - matrix[1, 1])
     middle = 0.5 * (matrix[0, 0] + matrix[1, 1])
     radius = jnp.hypot(half, matrix[0, 1])
@@ -355,7 +354,7 @@ def determinant_sign(left: Float[Array, "N D D"], right: Float[Array, "N D D"]) 
     """The sign of det(I + AB) for every pair of small symmetric matrices."""
     size = left.shape[-1]
     if size <= 3:
-        # A batched product of such small matrices takes XLA a second to compile.
+        # XLA takes a second to compile a batched product of such small matrices.
         product = jnp.sum(left[:, :, :, None] * right[:, None, :, :], axis=2)
     else:
         product = jnp.einsum("nij,njk->nik", left, right)
@@ -370,7 +369,7 @@ def determinant_sign(left: Float[Array, "N D D"], right: Float[Array, "N D D"]) 
             - matrix[:, 0, 1] * _minor(matrix, 1, 2, 0, 2)
             + matrix[:, 0, 2] * _minor(matrix, 1, 2, 0, 1)
         )
-    return jax.vmap(lambda one: _eliminate(one, jnp.zeros((size, 0)))[1])(matrix)
+    return jax.vmap(lambda matrix: _eliminate(matrix, jnp.zeros((size, 0)))[1])(matrix)
 
 
 def _minor(matrix: Float[Array, "N D D"], i: int, j: int, k: int, m: int) -> Float[Array, " N"]:

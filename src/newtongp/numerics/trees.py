@@ -1,4 +1,4 @@
-"""Trees of arrays, taken as one value."""
+"""Trees of arrays as single values."""
 
 from typing import Any
 
@@ -7,5 +7,5 @@ import jax.numpy as jnp
 
 
 def select(choice: Any, yes: Any, no: Any) -> Any:
-    """One of two trees of arrays of equal shapes; `choice` is one truth value."""
+    """`yes` if `choice`, a scalar, is true, else `no`: trees of arrays of equal shapes."""
     return jax.tree.map(lambda a, b: jnp.where(choice, a, b), yes, no)

@@ -159,7 +159,7 @@ def learned(
 
     `constraint` specifies the allowed values: `Positive()`, `Between(lower, upper)`, `Covariance()`, or `Real()`, the
     default. With `by_default=False` it is learned only if `parameters` contains `Free()` for it. `unit` is its unit,
-    from which a first guess can be made with the data: "x", "y", "y2" (of a variance), "f2" and the like.
+    from which an initial value can be derived from the data: "x", "y", "y2" (for a variance), "f2" and the like.
 
     >>> import newtongp as ng
     >>> class Laplace(ng.Likelihood):
@@ -167,11 +167,11 @@ def learned(
     ...
     ...     def log_prob(self, y, f):
     ...         return -jnp.abs(y - f) / self.scale - jnp.log(2.0 * self.scale)
-    >>> [found.name for found in ng.hyperparameters(Laplace())]
+    >>> [parameter.name for parameter in ng.hyperparameters(Laplace())]
     ['scale']
     """
     if constraint is not None and not isinstance(constraint, Constraint):
-        raise ValueError(f"constraint must be such as Positive() or Between(0.0, 1.0), got {constraint!r}")
+        raise ValueError(f"constraint must be a constraint such as Positive() or Between(0.0, 1.0), got {constraint!r}")
     metadata = {"constraint": Real() if constraint is None else constraint, "learned": by_default, "unit": unit}
     return eqx.field(metadata=metadata, **options)
 

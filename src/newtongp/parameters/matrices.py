@@ -7,14 +7,14 @@ from ..numerics.linalg import smallest_eigenvalue_given
 
 _ASYMMETRY = 1e-10
 _ROUNDING = {True: -1e-14, False: 1e-10}
-"""How far below zero eigenvalues may be, by whether the matrix must be positive definite."""
+"""How far below zero the smallest eigenvalue may be, by whether the matrix must be positive definite."""
 
 
 def checked_covariance(matrices, name: str, *, definite: bool = False, in_units: bool = True):
-    """A covariance matrix, or several (..., D, D), made symmetric; ValueError if it is none. Tracers pass unchecked.
+    """Check a covariance matrix, or several (..., D, D), and make it exactly symmetric. Tracers are not checked.
 
-    Entries count relative to their own standard deviations, or with `in_units=False` relative to the largest entry of
-    all: that allows for the rounding in differences of much larger matrices.
+    Errors are measured relative to the standard deviations of the entries, or with `in_units=False` relative to the
+    largest entry, which allows for rounding errors in differences of much larger matrices.
 
     >>> checked_covariance(np.array([[1.0, 2.0], [2.0, 1.0]]), "noise")
     Traceback (most recent call last):
@@ -39,10 +39,10 @@ def checked_covariance(matrices, name: str, *, definite: bool = False, in_units:
         )
     smallest = smallest_eigenvalue_given(0.5 * (scaled + np.swapaxes(scaled, -1, -2)))
     if smallest < -_ROUNDING[definite]:
-        wanted = "definite" if definite else "semi-definite"
+        kind = "definite" if definite else "semi-definite"
         units = "as a correlation matrix" if in_units else "relative to its largest entry"
         raise ValueError(
-            f"{name} must be positive {wanted}, but its smallest eigenvalue is {smallest:.3g} {units}: check its "
+            f"{name} must be positive {kind}, but its smallest eigenvalue is {smallest:.3g} {units}: check its "
             "entries, or give variances alone"
         )
     return 0.5 * (matrices + np.swapaxes(matrices, -1, -2))

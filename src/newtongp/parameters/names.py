@@ -50,7 +50,7 @@ def hyperparameters(model: Any) -> list[Parameter]:
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF() + ng.kernels.Constant()), ng.likelihoods.Gaussian())
-    >>> [found.name for found in ng.hyperparameters(model)]
+    >>> [parameter.name for parameter in ng.hyperparameters(model)]
     ['kernel[0].lengthscale', 'kernel[0].variance', 'kernel[1].variance', 'likelihood.variance']
     """
     if not isinstance(model, eqx.Module):
@@ -98,7 +98,7 @@ def _longer(name: str, field: str) -> str:
 
 
 def _hidden(node: Any) -> tuple[str, ...]:
-    """Fields that are given per row of the data, or that are replaced by latents."""
+    """Fields with one value per row of the data."""
     return tuple(getattr(node, "row_parameters", ()))
 
 

@@ -42,15 +42,15 @@ class Free:
         if self.lower is not None and self.upper is not None and np.any(self.lower >= self.upper):
             raise ValueError(f"lower must be less than upper, got {lower!r} and {upper!r}: swap them, or leave one out")
         if prior is not None and not callable(prior):
-            raise ValueError(f"prior must be such as LogNormal(1.0, 0.5), or a function of the value, got {prior!r}")
+            raise ValueError(f"prior must be a density such as LogNormal(1.0, 0.5), or a function of the value, got {prior!r}")
         self.prior = prior
         self.start = None if start is None else parameter(start, "start", max_ndim=2)
 
     def __repr__(self) -> str:
-        given = {"lower": self.lower, "upper": self.upper, "start": self.start}
-        specified = [f"{name}={value.tolist()}" for name, value in given.items() if value is not None]
-        specified += [f"prior={self.prior!r}"] if self.prior is not None else []
-        return f"Free({', '.join(specified)})"
+        values = {"lower": self.lower, "upper": self.upper, "start": self.start}
+        arguments = [f"{name}={value.tolist()}" for name, value in values.items() if value is not None]
+        arguments += [f"prior={self.prior!r}"] if self.prior is not None else []
+        return f"Free({', '.join(arguments)})"
 
 
 class Tied:
@@ -74,26 +74,26 @@ def _check_density(prior: Any, name: str, value: np.ndarray) -> None:
     """Raise ValueError unless a prior, which may be a custom function, returns a log density at this value."""
     what = f"the prior of {name}"
     with traced(what):
-        found = np.asarray(jax.jit(lambda at: jnp.asarray(prior(at)))(value))
-    if found.shape not in ((), value.shape):
+        density = np.asarray(jax.jit(lambda at: jnp.asarray(prior(at)))(value))
+    if density.shape not in ((), value.shape):
         raise ValueError(
-            f"{what} must return one number, not an array of shape {found.shape}: return the log of a density, "
+            f"{what} must return one number, not an array of shape {density.shape}: return the log of a density, "
             "summed over all values"
         )
-    if not np.all(found < np.inf):
+    if not np.all(density < np.inf):
         raise ValueError(
-            f"{what} must return the log of a density, but it is {found.tolist()} at {value.tolist()}: check "
+            f"{what} must return the log of a density, but it is {density.tolist()} at {value.tolist()}: check "
             "its formula, and return -inf where the density is 0"
         )
 
 
-def _of_its_shape(value: Any, each: Parameter, what: str) -> np.ndarray:
+def _of_its_shape(value: Any, hyperparameter: Parameter, what: str) -> np.ndarray:
     try:
-        return np.broadcast_to(value, each.value.shape).copy()
+        return np.broadcast_to(value, hyperparameter.value.shape).copy()
     except ValueError:
         raise ValueError(
-            f"{what} of {each.name} has shape {value.shape}, the parameter {each.value.shape}: give a number, or one "
-            "for each of its values"
+            f"{what} of {hyperparameter.name} has shape {value.shape}, but the parameter {hyperparameter.value.shape}: "
+            "give a number, or one per value"
         ) from None
 
 

@@ -43,7 +43,7 @@ class Conditioned(eqx.Module):
 class Layout(NamedTuple):
     """The inputs in the form that a prior needs, and the order in which it processes the rows.
 
-    `rows[i]` is the row of the data at position i, or −1 where there is none; None means that positions are rows.
+    `rows[i]` is the row of the data at position i, or −1 if there is none; None means that positions are rows.
     Inference runs in the order of positions, because local updates do not depend on the order.
     """
 
@@ -84,11 +84,11 @@ class Workspace(eqx.Module):
         return None
 
     def at_rows(self, tree: Any) -> Any:
-        """One entry per position → one per row of the data."""
+        """Convert arrays with one entry per position to one entry per row of the data."""
         return tree
 
     def marginals_of_f(self, marginals: Gaussian) -> Gaussian:
-        """The marginals of f, from those of the variable that sites act on: f itself, unless the prior is sparse."""
+        """The marginals of f, from those of the variable that sites act on (f, unless the prior is sparse)."""
         return marginals
 
 
@@ -126,7 +126,7 @@ def ask(function: Callable, posterior: Posterior, x: Any, smallest: int = SMALLE
 
 
 def over_pairs(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:
-    """One matrix per latent, of independent latents, as one matrix over (row, latent) pairs."""
+    """The joint matrix over (row, latent) pairs, from one matrix per independent latent."""
     latents, rows, columns = gram.shape
     if latents == 1:
         return gram[0]
@@ -157,7 +157,7 @@ class Prior(eqx.Module):
     """Advice if there is not enough memory."""
 
     def memory(self, x: np.ndarray) -> float:
-        """About how many bytes inference at these inputs takes; 0 for a prior that does not say."""
+        """The approximate number of bytes that inference needs at these inputs; 0 if unknown."""
         return 0.0
 
     def size_class(self, rows: int) -> int:
@@ -172,13 +172,13 @@ class Prior(eqx.Module):
         return Layout(fill_rows(x, size), None)
 
     def refresh_inputs(self, inputs: Any) -> Any:
-        """Inputs that were placed, with what in them is this prior's own and may have been learned since."""
+        """The inputs of a layout with this prior's own values, which may have been learned, such as inducing inputs."""
         return inputs
 
     @abc.abstractmethod
     def prepare(self, x: Any) -> Workspace:
-        """Whatever depends on the inputs alone, computed once, from `place(x).inputs`."""
+        """The quantities that depend only on the inputs, computed once from `layout(x).inputs`."""
 
     @abc.abstractmethod
     def condition(self, workspace: Any, sites: Sites) -> Posterior:
-        """Condition on sites for good, with all that prediction needs."""
+        """Condition on the final sites; the posterior contains all that prediction needs."""

@@ -28,8 +28,8 @@ _KERNELS = (
 def read_kernel(kernel: Any, mean: Any) -> tuple[Any, Any, bool]:
     """The kernel and the mean, and whether the kernel was given by its name."""
     if isinstance(kernel, str):
-        found = getattr(kernels, find(kernel, _KERNELS, "kernel"))()
-        return found, means.Constant(0.0) if mean is None else mean, True
+        named = getattr(kernels, find(kernel, _KERNELS, "kernel"))()
+        return named, means.Constant(0.0) if mean is None else mean, True
     if not isinstance(kernel, (Kernel, Independent)):
         raise ValueError(
             "kernel must be a kernel such as kernels.Matern32(), its name, or kernels.Independent([...]), got "
@@ -39,7 +39,7 @@ def read_kernel(kernel: Any, mean: Any) -> tuple[Any, Any, bool]:
 
 
 def is_named(kernel: Any) -> bool:
-    """Whether a kernel, or one for each of several latents, is of a class that has a name."""
+    """Whether a kernel, or the kernel of every latent, could have been given by name."""
     parts = kernel.kernels if isinstance(kernel, Independent) else (kernel,)
     return all(type(part) is type(parts[0]) and type(part).__name__ in _KERNELS for part in parts)
 

@@ -1,4 +1,4 @@
-"""Inducing inputs: as they were given, or chosen from the data."""
+"""Inducing inputs: given by the user, or chosen from the data."""
 
 import functools
 import warnings
@@ -18,33 +18,33 @@ from ..validation.numbers import NotRealError, as_real
 SELECTIONS = ("greedy", "kmeans")
 
 MOST_ROWS = 2**14
-"""Rows to choose from: with more, this many of them are drawn first."""
+"""The largest number of rows to choose from; of more rows, a random sample of this size is used."""
 _ROUNDS = 20
 
 
 def read_inducing(given: Any, latents: int) -> tuple[Any, ...]:
     """One (M, P) array for all latents, or one per latent."""
-    if not _one_a_latent(given, latents):
+    if not _is_per_latent(given, latents):
         return (_read(given, "inducing"),)
     if len(given) != latents:
         raise ValueError(
             f"inducing must be one array for all latents, or a list with one per latent, got {len(given)} array(s) for "
             f"{latents} latent(s)"
         )
-    arrays = tuple(_read(each, f"inducing[{d}]") for d, each in enumerate(given))
-    if len({each.shape[1] for each in arrays}) > 1:
+    arrays = tuple(_read(array, f"inducing[{d}]") for d, array in enumerate(given))
+    if len({array.shape[1] for array in arrays}) > 1:
         raise ValueError(
             "inducing must have the columns of x for every latent, got shapes "
-            f"{', '.join(str(each.shape) for each in arrays)}"
+            f"{', '.join(str(array.shape) for array in arrays)}"
         )
     return arrays
 
 
-def _one_a_latent(given: Any, latents: int) -> bool:
+def _is_per_latent(given: Any, latents: int) -> bool:
     """Whether this is a list of arrays, and not one array written as a list of its rows."""
     if not isinstance(given, (list, tuple)) or not given:
         return False
-    if not all(isinstance(each, (np.ndarray, jax.Array)) and each.ndim >= 1 for each in given):
+    if not all(isinstance(array, (np.ndarray, jax.Array)) and array.ndim >= 1 for array in given):
         return False
     return latents > 1 or given[0].ndim == 2
 
@@ -69,13 +69,13 @@ def _read(given: Any, name: str) -> Any:
 
 
 class Sample:
-    """Rows drawn at random from a data set that comes in parts: the same ones, however it is cut."""
+    """A random sample of the rows of a data set that comes in parts; it does not depend on how the data is cut."""
 
     def __init__(self, seed: int):
         self._rng, self._keys, self._rows = np.random.default_rng(seed), np.zeros(0), np.zeros((0, 0))
 
     def see(self, x: np.ndarray) -> None:
-        """The next rows of the data."""
+        """Add the next rows of the data."""
         keys = np.append(self._keys, self._rng.random(x.shape[0]))
         rows = np.concatenate([self._rows.reshape(-1, x.shape[1]), x])
         first = np.argsort(keys)[:MOST_ROWS]
@@ -83,14 +83,14 @@ class Sample:
 
     @property
     def rows(self) -> np.ndarray:
-        """At most `MOST_ROWS` of the rows seen, in random order."""
+        """At most `MOST_ROWS` of the rows so far, in random order."""
         return self._rows
 
 
 def choose(
     kernels: tuple[Kernel, ...], rows: np.ndarray, count: int, selection: str, seed: int
 ) -> tuple[np.ndarray, ...]:
-    """Inducing inputs of every latent, from a sample of rows: fewer than `count` where more would add nothing."""
+    """Inducing inputs of every latent, from a sample of rows; fewer than `count` if more would add nothing."""
     distinct = np.unique(rows, axis=0)
     if distinct.shape[0] <= count:
         return (distinct,) * len(kernels)
@@ -100,16 +100,16 @@ def choose(
 
 
 _NOTHING_LEFT = 1e-12
-"""Of the largest variance: rows that would add no more than this are predicted by those already taken."""
+"""Rows with a smaller conditional variance, relative to the largest variance, are determined by the rows before."""
 
 
 @in_double
 def _greedy(kernel: Kernel, x: np.ndarray, count: int) -> np.ndarray:
-    """Rows of x, each the one whose f is least known given those before: a pivoted Cholesky factor."""
-    taken, added = _pivots(kernel, x, count)
-    useful = np.asarray(added) > _NOTHING_LEFT * float(added[0])
+    """Rows of x, each with the largest variance of f given the rows before it (a pivoted Cholesky factor)."""
+    rows, variances = _pivots(kernel, x, count)
+    useful = np.asarray(variances) > _NOTHING_LEFT * float(variances[0])
     useful[0] = True
-    return x[np.asarray(taken)[useful]]
+    return x[np.asarray(rows)[useful]]
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -118,13 +118,13 @@ def _pivots(kernel: Kernel, x: Float[Array, "N P"], count: int):
 
 
 def _kmeans(x: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    """The centres of clusters of rows, with every column in units of its own spread."""
+    """The centres of clusters of rows, with every column divided by its standard deviation."""
     middle, spread = x.mean(axis=0), x.std(axis=0)
     scale = np.where(spread > 0.0, spread, 1.0)
-    # From the middle on: squared distances lose their digits where all rows are far from zero.
+    # Centred, because squared distances lose digits if all rows are far from zero.
     scaled = (x - middle) / scale
     with warnings.catch_warnings():
-        # A centre that no row is nearest to stays where it was: no harm here.
+        # A centre with an empty cluster stays where it was, which does no harm here.
         warnings.filterwarnings("ignore", message="One of the clusters is empty")
         centres, _ = kmeans2(scaled, count, iter=_ROUNDS, minit="++", rng=rng)
     return middle + centres * scale

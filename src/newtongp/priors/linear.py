@@ -30,13 +30,12 @@ class LinearModel(Prior):
 
     `prior_covariance` is a number (the variance of every weight), a vector of variances, one per column of x, or a
     positive semi-definite matrix; `mean` is a number, a vector, or one vector per latent, zero by default. With several
-    latents, each has its own weights, with the same prior covariance. There is no intercept unless x has a
-    column of ones.
+    latents, each has its own weights, with the same prior covariance. There is no intercept unless x has a column of
+    ones.
 
-    The posterior has `.weights`, the joint Gaussian of all weights: mean (P,) and covariance (P, P) for one
-    latent, and (D·P,) and (D·P, D·P) for D latents, the weights of the first latent first. It is conditional on all
-    hyperparameters: if those were learned, `FitResult.joint_covariance` includes
-    their uncertainty.
+    The posterior has `.weights`, the joint Gaussian of all weights: mean (P,) and covariance (P, P) for one latent, and
+    (D·P,) and (D·P, D·P) for D latents, the weights of the first latent first. It is conditional on all
+    hyperparameters: if those were learned, `FitResult.joint_covariance` includes their uncertainty.
 
     A step costs O(NP²D² + (PD)³), and another NP²D³ if sites are very precise: linear in the number of rows. With far
     more columns than rows, `GP(kernels.Linear(variance))` is the same model for O(N³).
@@ -64,10 +63,10 @@ class LinearModel(Prior):
                 f"mean must be a number, one value per weight, or one row per latent, got shape {self.mean.shape} for "
                 f"{self.latents} latent(s)"
             )
-        given = self._weights_given()
-        if len(set(given.values())) > 1:
+        weights = self._weights_given()
+        if len(set(weights.values())) > 1:
             raise ValueError(
-                f"prior_covariance is for {given['prior_covariance']} weight(s), but mean is for {given['mean']}: "
+                f"prior_covariance is for {weights['prior_covariance']} weight(s), but mean is for {weights['mean']}: "
                 "give both one value per column of x"
             )
 
@@ -158,8 +157,8 @@ def _correlation_root(covariance: Float[Array, "P P"], scales: Float[Array, " P"
 
 @_root.defjvp
 def _root_jvp(primals, tangents):
-    # Eigenvectors have no derivative where eigenvalues meet, but all results depend on LLᵀ alone, and
-    # dL = ½ dS S⁻¹ L has its derivative. Of a singular S it is the derivative within its range.
+    # Eigenvectors have no derivative where eigenvalues coincide, but all results depend on LLᵀ alone, and
+    # dL = ½ dS S⁻¹ L gives its derivative; for a singular S, the derivative within its range.
     (covariance,), (change,) = primals, tangents
     scales = _safe_sqrt(jnp.diagonal(covariance))
     root = _correlation_root(covariance, scales)
@@ -255,7 +254,7 @@ class LinearPosterior(Posterior):
         return jnp.einsum("mp,ndp->nmd", x, drawn)
 
     def _at(self, x) -> tuple[Any, Any]:
-        """The half and the mean of the weights (D, P), for inputs with a column for each."""
+        """The half and the mean (D, P) of the weights, for inputs with one column per weight."""
         half = jnp.asarray(self.half)
         if x.shape[1] != half.shape[2]:
             raise ValueError(

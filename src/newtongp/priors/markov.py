@@ -20,7 +20,17 @@ from ..numerics.size_classes import fill_rows, first_rows, size_class
 from ..validation.times import Clock, as_clock
 from .base import Layout, ask
 from .by_name import read_kernel
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
+from .temporal import (
+    ChainWorkspace,
+    TemporalPosterior,
+    TemporalPrior,
+    as_pieces,
+    careful_query,
+    chain_memory,
+    draw_query,
+    holds,
+    joint_query,
+)
 
 
 class MarkovGP(TemporalPrior):
@@ -54,12 +64,12 @@ class MarkovGP(TemporalPrior):
         origin: Any = None,
         pieces: int | None = None,
     ):
-        given, mean, self.by_name = read_kernel(kernel, mean)
-        self.kernel = given
-        self.mean = as_mean(mean, num_latents(given))
+        read, mean, self.by_name = read_kernel(kernel, mean)
+        self.kernel = read
+        self.mean = as_mean(mean, num_latents(read))
         self.clock = as_clock(unit, origin)
         self.pieces = as_pieces(pieces)
-        _process(given)
+        _process(read)
 
     @property
     def num_latents(self) -> int:
@@ -160,8 +170,8 @@ class _Process(NamedTuple):
     def observation(self) -> np.ndarray:
         """H, (D, d)."""
         rows = np.zeros((self.num_latents, self.dimension))
-        for row, chosen in zip(rows, self.selection, strict=True):
-            row[list(chosen)] = 1.0
+        for row, states in zip(rows, self.selection, strict=True):
+            row[list(states)] = 1.0
         return rows
 
     def chain(self, before: Float[Array, " T"], after: Float[Array, " T"], first: Any, pieces: int) -> kalman.Chain:
@@ -185,10 +195,10 @@ class _Process(NamedTuple):
 
 
 def _process(kernel: Kernel | Independent) -> _Process:
-    found = [(block, j) for j, each in enumerate(latent_kernels(kernel)) for block in each.blocks()]
+    pairs = [(block, latent) for latent, part in enumerate(latent_kernels(kernel)) for block in part.blocks()]
     # Neighbouring blocks of one size are multiplied together.
-    found.sort(key=lambda pair: pair[0].size)
-    blocks, latents = zip(*found, strict=True)
+    pairs.sort(key=lambda pair: pair[0].size)
+    blocks, latents = zip(*pairs, strict=True)
     return _Process(blocks, latents, num_latents(kernel))
 
 
@@ -207,26 +217,26 @@ class MarkovPosterior(TemporalPosterior):
     spread: Any
     """The largest variance of f at any row given the rows before it."""
     lossy: Any
-    """Whether square roots keep more digits than covariances."""
+    """Whether square roots have more digits than covariances."""
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        found, lost, lossy = ask(_predict, self, x)
+        marginals, lost, lossy = ask(_predict, self, x)
         if holds(lossy):
-            return to_host(_asked_carefully(self, jnp.asarray(x), "latents"))
+            return to_host(_carefully(self, jnp.asarray(x), "latents"))
         warn_of_lost(lost)
-        return found
+        return marginals
 
     @in_double
     def states(self, x: Any) -> Gaussian:
         """The state at any inputs, such as the latent and its derivatives: mean (M, d), covariance (M, d, d)."""
-        found, lossy = ask(_state, self, x)
-        return to_host(_asked_carefully(self, jnp.asarray(x), "states")) if holds(lossy) else found
+        states, lossy = ask(_state, self, x)
+        return to_host(_carefully(self, jnp.asarray(x), "states")) if holds(lossy) else states
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
-        found, lossy = to_host(_joint(self, jnp.asarray(x)))
-        return to_host(_asked_carefully(self, jnp.asarray(x), "joint")) if holds(lossy) else found
+        joint, lossy = to_host(_joint(self, jnp.asarray(x)))
+        return to_host(_carefully(self, jnp.asarray(x), "joint")) if holds(lossy) else joint
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
@@ -240,12 +250,12 @@ class MarkovPosterior(TemporalPosterior):
 
 @jax.jit
 def _state(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, ""]]:
-    """The states, and whether square roots keep more digits of them."""
+    """The states, and whether square roots have more digits."""
     spread, information = kalman.largest(posterior.held.covariance), kalman.largest(posterior.held.matrix)
 
     def states(mean, covariance, vector, matrix):
-        mean, found = kalman.seen_from_later(mean, covariance, vector, matrix)
-        return mean, found, kalman.is_lossy(found, kalman.rounding_errors(covariance, spread, information))
+        mean, smoothed = kalman.seen_from_later(mean, covariance, vector, matrix)
+        return mean, smoothed, kalman.is_lossy(smoothed, kalman.rounding_errors(covariance, spread, information))
 
     mean, covariance, lossy = _in_batches(posterior, x[:, 0], states)
     return Gaussian(mean, covariance), ~_has_negative_sites(posterior) & (jnp.any(lossy) | posterior.lossy)
@@ -255,17 +265,17 @@ def _state(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian
 def _predict(
     posterior: MarkovPosterior, x: Float[Array, "M 1"]
 ) -> tuple[Gaussian, Bool[Array, "M D"], Bool[Array, ""]]:
-    """The marginals of f, which variances were lost to rounding, and whether square roots keep more digits."""
+    """The marginals of f, which variances were lost to rounding, and whether square roots have more digits."""
     rows = jnp.asarray(_process(posterior.prior.kernel).observation)
     information = kalman.largest(posterior.held.matrix)
 
     def latents(mean, covariance, vector, matrix):
         columns = covariance @ rows.T
-        found = rows @ columns - columns.T @ matrix @ columns
-        # The size of the states of which a latent may be a small difference.
+        smoothed = rows @ columns - columns.T @ matrix @ columns
+        # The variances of the states; a latent may be a small difference of them.
         sizes = rows**2 @ jnp.diagonal(covariance)
         errors = kalman.rounding_errors(columns.T, posterior.spread, information)
-        return rows @ mean + columns.T @ vector, found, sizes, errors
+        return rows @ mean + columns.T @ vector, smoothed, sizes, errors
 
     mean, covariance, sizes, errors = _in_batches(posterior, x[:, 0], latents)
     negative = _has_negative_sites(posterior)
@@ -279,20 +289,9 @@ def _has_negative_sites(posterior: MarkovPosterior) -> Bool[Array, ""]:
 
 
 @functools.partial(jax.jit, static_argnums=2)
-def _asked_carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], what: str) -> Gaussian:
+def _carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], query: str) -> Gaussian:
     """The results of `_predict`, `_state` and `_joint`, by square roots on a chain that includes the new inputs."""
-    chain, precision, centred_linear, where = _merge(posterior, x[:, 0])
-    forward = kalman.careful_forward(chain, precision, centred_linear)
-    found = kalman.careful_states(chain, forward)
-    if what == "states":
-        return Gaussian(found.state_mean[where], found.state_covariance[where])
-    mean = posterior.prior.mean.means(x) + found.mean[where]
-    if what == "latents":
-        return Gaussian(mean, found.covariance[where])
-    rows = kalman.observation_rows(chain)
-    every = jnp.broadcast_to(rows, (centred_linear.shape[0], *rows.shape[1:]))
-    joint = kalman.joint_covariance(forward, found.state_covariance, every, where)
-    return Gaussian(mean.reshape(-1), kalman.with_marginals(joint, found.covariance[where]))
+    return careful_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), 0.0, query)
 
 
 _ROWS_AT_ONCE = 4096
@@ -352,23 +351,11 @@ def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
 
 @jax.jit
 def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, ""]]:
-    """The joint distribution, and whether square roots keep more digits of it."""
-    chain, precision, centred_linear, where = _merge(posterior, x[:, 0])
-    deviation, covariance, kept = kalman.smoothed_states(chain, precision, centred_linear)
-    rows = kalman.observation_rows(chain)
-    latent = posterior.prior.mean.means(x) + jnp.einsum("di,mi->md", rows[0], deviation[where])
-    every = jnp.broadcast_to(rows, (centred_linear.shape[0], *rows.shape[1:]))
-    joint = kalman.joint_covariance(kalman.forward(chain, precision, centred_linear), covariance, every, where)
-    whole = kalman.with_marginals(joint, kept.smoothed.covariance[where])
-    return Gaussian(latent.reshape(-1), whole), kept.lossy
+    return joint_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x))
 
 
 @functools.partial(jax.jit, static_argnums=(3, 4))
 def _draw(
     posterior: MarkovPosterior, key: Any, x: Float[Array, "M 1"], n: int, carefully: bool
 ) -> Float[Array, "n M D"]:
-    chain, precision, centred_linear, where = _merge(posterior, x[:, 0])
-    forward = kalman.careful_forward if carefully else kalman.forward
-    paths = kalman.draw_paths(forward(chain, precision, centred_linear), key, n)[where]
-    rows = jnp.asarray(_process(posterior.prior.kernel).observation)
-    return posterior.prior.mean.means(x)[None] + jnp.einsum("di,min->nmd", rows, paths)
+    return draw_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), key, n, carefully)

@@ -3,7 +3,7 @@
 f = g + e with g = μ(x) + K(x, Z) K_ZZ⁻¹ (u − μ(Z)), and e independent of u (`sec:sparse-gp`). Sites act on
 g alone, so no M × M matrix is stored per row. With T the whitening of K_ZZ (TᵀT = K_ZZ⁻¹) the values
 v = T(u − μ(Z)) have prior N(0, I), and g − μ = Ψv for the features Ψ = K(x, Z)Tᵀ: `weight_space.py` does the rest, for
-sites of any sign. Directions in which K_ZZ is zero to rounding are left out of T. This gives a valid sparse GP with
+sites of any sign. Directions in which K_ZZ is zero up to rounding are left out of T. This gives a valid sparse GP with
 slightly fewer inducing variables, so no jitter is needed.
 """
 
@@ -76,16 +76,16 @@ class SparseGP(Prior):
         seed: int = 0,
         storage: str = "full",
     ):
-        given, mean, self.by_name = read_kernel(kernel, mean)
+        read, mean, self.by_name = read_kernel(kernel, mean)
         if selection not in inducing_inputs.SELECTIONS:
             raise ValueError(f'selection must be "greedy" or "kmeans", got {selection!r}')
         if storage not in ("full", "tied"):
             raise ValueError(f'storage must be "full" or "tied", got {storage!r}')
         self.storage = storage
-        self.kernel = given
+        self.kernel = read
         self.count = _count(inducing) if _is_number(inducing) else None
-        self.inducing = None if self.count is not None else inducing_inputs.read_inducing(inducing, num_latents(given))
-        self.mean = as_mean(mean, num_latents(given))
+        self.inducing = None if self.count is not None else inducing_inputs.read_inducing(inducing, num_latents(read))
+        self.mean = as_mean(mean, num_latents(read))
         self.selection = selection
         self.seed = whole(seed, "seed", 0)
 
@@ -111,8 +111,8 @@ class SparseGP(Prior):
 
     def with_inducing(self, inducing: tuple[Any, ...]) -> "SparseGP":
         """The same prior with these inducing inputs, one array for all latents or one per latent."""
-        chosen = inducing[:1] if all(each is inducing[0] for each in inducing) else inducing
-        return SparseGP(self.kernel, list(chosen), self.mean, self.selection, self.seed, self.storage)
+        distinct = inducing[:1] if all(inputs is inducing[0] for inputs in inducing) else inducing
+        return SparseGP(self.kernel, list(distinct), self.mean, self.selection, self.seed, self.storage)
 
     def size_class(self, rows: int) -> int:
         return size_class(rows)
@@ -128,7 +128,7 @@ class SparseGP(Prior):
         return Layout(SparseInputs(fill_rows(x, size), self.inducing_for(sample)), None)
 
     def new_sample(self) -> inducing_inputs.Sample | None:
-        """The sampler that needs to see the data before inducing inputs are chosen; None if they were given."""
+        """An empty sample of the data, from which inducing inputs are chosen; None if they were given."""
         return None if self.count is None else inducing_inputs.Sample(self.seed)
 
     def inducing_for(self, sample: inducing_inputs.Sample | None) -> tuple[Any, ...]:
@@ -146,8 +146,8 @@ class SparseGP(Prior):
 
     def memory(self, x: np.ndarray) -> float:
         # Features of all rows, and covariances of all inducing variables.
-        given = self.inducing
-        count = max(map(len, given)) if given is not None else min(self.count or 1, x.shape[0])
+        inducing = self.inducing
+        count = max(map(len, inducing)) if inducing is not None else min(self.count or 1, x.shape[0])
         weights = self.num_latents * float(count)
         return 8.0 * (4.5 * x.shape[0] * weights + 6.0 * weights**2)
 
@@ -203,31 +203,31 @@ class Projection(eqx.Module):
     def to(cls, kernel: Any, inducing: tuple[Any, ...]) -> "Projection":
         """The projection on these inducing inputs."""
         pairs = zip(latent_kernels(kernel), inducing, strict=True)
-        return cls(inducing, tuple(linalg.whitening(gram(each, z, z)) for each, z in pairs))
+        return cls(inducing, tuple(linalg.whitening(gram(part, z, z)) for part, z in pairs))
 
     @property
     def size(self) -> int:
         """The largest number of inducing inputs of any latent."""
-        return max(each.shape[0] for each in self.inducing)
+        return max(inputs.shape[0] for inputs in self.inducing)
 
     @property
     def rank(self) -> Any:
         """The number of directions of each latent's K(Z, Z) that exceed rounding."""
-        return jnp.stack([jnp.sum(jnp.any(each != 0.0, axis=1)) for each in self.whitening])
+        return jnp.stack([jnp.sum(jnp.any(whitening != 0.0, axis=1)) for whitening in self.whitening])
 
     def features(self, kernel: Any, x: Float[Array, "N P"]) -> Float[Array, "D N M"]:
         """Ψ = K(x, Z)Tᵀ of every latent; latents with fewer inducing inputs get columns of zeros."""
-        found = []
-        for each, z, whitening in zip(latent_kernels(kernel), self.inducing, self.whitening, strict=True):
-            features = gram(each, x, z) @ whitening.T
-            found.append(jnp.pad(features, ((0, 0), (0, self.size - z.shape[0]))))
-        return jnp.stack(found)
+        padded = []
+        for part, z, whitening in zip(latent_kernels(kernel), self.inducing, self.whitening, strict=True):
+            features = gram(part, x, z) @ whitening.T
+            padded.append(jnp.pad(features, ((0, 0), (0, self.size - z.shape[0]))))
+        return jnp.stack(padded)
 
     def at(self, kernel: Any, x: Float[Array, "N P"]) -> tuple[Float[Array, "D N M"], Float[Array, "N D D"]]:
         """The features, and the covariance of e, K(x, x) − ΨΨᵀ, of every row."""
         features = self.features(kernel, x)
-        left = jnp.maximum(diagonals(kernel, x) - jnp.sum(features**2, axis=2), 0.0)
-        return features, jax.vmap(jnp.diag, in_axes=1)(left)
+        residual = jnp.maximum(diagonals(kernel, x) - jnp.sum(features**2, axis=2), 0.0)
+        return features, jax.vmap(jnp.diag, in_axes=1)(residual)
 
 
 class SparseWorkspace(Workspace):
@@ -265,7 +265,7 @@ class SparsePosterior(Posterior):
     """
 
     marginals: Gaussian | None
-    """None if rows were not kept."""
+    """None if the sites of single rows are not stored."""
     log_normaliser: Any
     prior: SparseGP
     projection: Projection
@@ -291,22 +291,22 @@ class SparsePosterior(Posterior):
         if isinstance(x, jax.core.Tracer) or x.shape[0] <= chunk:
             return _predict(self, x)
         rows, pieces = np.asarray(x), []
-        held = jax.device_put(self)
+        on_device = jax.device_put(self)
         for start in range(0, rows.shape[0], chunk):
             piece = rows[start : start + chunk]
             # The last piece is padded, so that one compiled program serves all.
-            filled = np.concatenate([piece, np.broadcast_to(piece[-1:], (chunk - len(piece), rows.shape[1]))])
-            pieces.append(to_host(_predict(held, filled)))
+            padded = np.concatenate([piece, np.broadcast_to(piece[-1:], (chunk - len(piece), rows.shape[1]))])
+            pieces.append(to_host(_predict(on_device, padded)))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: rows.shape[0]], *pieces)
 
     @on_host
     @jax.jit
     def joint(self, x: Float[Array, "R P"]) -> Gaussian:
         features = self.projection.features(self.prior.kernel, x)
-        left = grams(self.prior.kernel, x, x) - jnp.einsum("dnm,drm->dnr", features, features)
+        residual = grams(self.prior.kernel, x, x) - jnp.einsum("dnm,drm->dnr", features, features)
         rows = jnp.einsum("adm,dnm->nda", self.half, features).reshape(-1, self.half.shape[0])
-        covariance = over_pairs(left) + rows @ rows.T
-        variances = jnp.maximum(jnp.diagonal(left, axis1=1, axis2=2), 0.0).T.reshape(-1) + jnp.sum(rows**2, axis=1)
+        covariance = over_pairs(residual) + rows @ rows.T
+        variances = jnp.maximum(jnp.diagonal(residual, axis1=1, axis2=2), 0.0).T.reshape(-1) + jnp.sum(rows**2, axis=1)
         covariance = jnp.where(jnp.eye(variances.shape[0]) > 0.0, variances[:, None], covariance)
         return Gaussian(self._mean(x, features).reshape(-1), linalg.as_covariance(covariance))
 

@@ -19,7 +19,17 @@ from ..parameters.constraints import Covariance, Real, learned, never_learned
 from ..parameters.matrices import checked_covariance
 from ..validation.numbers import NotRealError, as_real
 from .base import Layout
-from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior, as_pieces, chain_memory, holds
+from .temporal import (
+    ChainWorkspace,
+    TemporalPosterior,
+    TemporalPrior,
+    as_pieces,
+    careful_query,
+    chain_memory,
+    draw_query,
+    holds,
+    joint_query,
+)
 
 _MOST_STEPS = 10**8
 
@@ -27,12 +37,12 @@ _MOST_STEPS = 10**8
 class StateSpaceModel(TemporalPrior):
     """xₖ₊₁ = A xₖ + N(0, Q), fₖ = H xₖ, from x₀ ~ N(m₀, P₀) (`eq:state-space-model`), conditioned exactly in O(N).
 
-    x in `infer(model, x, y)` are the numbers of the steps, integers from 0: several rows may be of one step, and
-    steps without a row have no data. `transition` A and `noise` Q are (d, d), or (K, d, d) with entry k leading from
-    step k to k + 1. `observation` H is (D, d) with a row a latent, or (d,) for one latent, or (K + 1, D, d) for every
-    step its own; the likelihood says how y depends on f = H x, linear or not. Offsets are added to A x and H x.
+    x in `infer(model, x, y)` are the numbers of the steps, integers from 0: a step may have several rows, or none.
+    `transition` A and `noise` Q are (d, d), or (K, d, d) with entry k leading from step k to k + 1. `observation` H is
+    (D, d) with one row per latent, (d,) for one latent, or (K + 1, D, d) if it differs between steps; the likelihood
+    defines how y depends on f = H x, linearly or not. Offsets are added to A x and H x.
 
-    A point that moves with nearly constant speed and is counted rather than seen:
+    Counts that depend on a point which moves with nearly constant speed:
 
     >>> import newtongp as ng
     >>> prior = ng.StateSpaceModel(
@@ -78,7 +88,7 @@ class StateSpaceModel(TemporalPrior):
         rows = _matrices(observation, "observation", vector=True)
         if rows.shape[-1] != size:
             raise ValueError(
-                f"observation must have a column a state, {size} as transition has, got shape {rows.shape}"
+                f"observation must have one column per state, {size} like transition, got shape {rows.shape}"
             )
         self.observation = rows
         latents = rows.shape[-2]
@@ -103,7 +113,7 @@ class StateSpaceModel(TemporalPrior):
         lengths = {**moves, **positions}
         if len(set(lengths.values())) > 1:
             raise ValueError(
-                "matrices that are given for every step must be for as many: K transitions and noises, and K + 1 "
+                "matrices given per step must agree in the number of steps: K transitions and noises, and K + 1 "
                 f"observations, for steps 0 to K; got K = {', '.join(f'{n} ({name})' for name, n in lengths.items())}"
             )
 
@@ -113,17 +123,17 @@ class StateSpaceModel(TemporalPrior):
 
     @property
     def last_step(self) -> int | None:
-        """The last step that there are matrices for; None if they are the same for all."""
-        for name, rank, residual_covariance in (
+        """The last step with matrices; None if they are the same for all steps."""
+        for name, rank, extra in (
             ("transition", 3, 0),
             ("noise", 3, 0),
             ("transition_offset", 2, 0),
             ("observation", 3, 1),
             ("observation_offset", 2, 1),
         ):
-            given = getattr(self, name)
-            if given.ndim == rank:
-                return given.shape[0] - residual_covariance
+            array = getattr(self, name)
+            if array.ndim == rank:
+                return array.shape[0] - extra
         return None
 
     def check_inputs(self, x: np.ndarray) -> None:
@@ -139,7 +149,7 @@ class StateSpaceModel(TemporalPrior):
         largest = int(np.max(x))
         if self.last_step is not None and largest > self.last_step:
             raise ValueError(
-                f"x has step {largest}, but there are matrices up to step {self.last_step} only: give more of them"
+                f"x has step {largest}, but there are matrices only up to step {self.last_step}: give more of them"
             )
         if largest > _MOST_STEPS:
             raise ValueError(
@@ -157,17 +167,17 @@ class StateSpaceModel(TemporalPrior):
         )
 
     def layout_in(self, x: np.ndarray, pieces: int) -> Layout:
-        """The same, with so many pieces run side by side."""
+        """The layout with this number of pieces, which run side by side."""
         steps = x[:, 0].astype(int)
         present = np.zeros(int(steps.max()) + 1, dtype=bool)
         present[steps] = True
         empty = np.flatnonzero(~present)
-        every = np.concatenate([steps, empty])
+        all_steps = np.concatenate([steps, empty])
         # Steps without a row change the number of positions, which is filled up as well.
-        every = fill_rows(every, size_class(every.size) if empty.size else None)
-        rows = np.concatenate([np.arange(steps.size), np.full(every.size - steps.size, -1)])
-        order = np.argsort(every, kind="stable")
-        positions, rows, position = kalman.cut(every[order], rows[order], pieces)
+        all_steps = fill_rows(all_steps, size_class(all_steps.size) if empty.size else None)
+        rows = np.concatenate([np.arange(steps.size), np.full(all_steps.size - steps.size, -1)])
+        order = np.argsort(all_steps, kind="stable")
+        positions, rows, position = kalman.cut(all_steps[order], rows[order], pieces)
         # The chain starts at step 0, whose state has the initial distribution.
         moved = kalman.from_time(np.diff(kalman.to_time(positions, pieces), prepend=0) > 0, pieces)
         in_order = pieces == 1 and np.array_equal(rows, np.arange(steps.size))
@@ -181,8 +191,8 @@ class StateSpaceModel(TemporalPrior):
         return chain_memory(positions, self.transition.shape[-1], self.num_latents)
 
     def prepare(self, inputs: "_Steps") -> ChainWorkspace:
-        def at(given, rank, index):
-            return given[index] if given.ndim == rank else jnp.broadcast_to(given, (index.shape[0], *given.shape))
+        def at(array, rank, index):
+            return array[index] if array.ndim == rank else jnp.broadcast_to(array, (index.shape[0], *array.shape))
 
         size = self.transition.shape[-1]
         before = jnp.maximum(inputs.steps - 1, 0)
@@ -228,7 +238,7 @@ class StateSpaceModel(TemporalPrior):
 
 
 class _Steps(eqx.Module):
-    """The step of every position, whether it is another than the one before, and the position of every row."""
+    """The step of every position, whether it differs from the one before, and the position of every row."""
 
     steps: Any
     moved: Any
@@ -237,7 +247,7 @@ class _Steps(eqx.Module):
 
 
 class StateSpacePosterior(TemporalPosterior):
-    """q(f) of a state space model. Every question runs the filter and smoother over all steps once more."""
+    """q(f) of a state space model. Every method runs the filter and smoother over all steps again."""
 
     marginals: Gaussian
     log_normaliser: Any
@@ -245,25 +255,25 @@ class StateSpacePosterior(TemporalPosterior):
     steps: Any
     sites: Sites
     lossy: Any
-    """Whether square roots keep more digits than covariances."""
+    """Whether square roots have more digits than covariances."""
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        found, lost, lossy = to_host(_marginals_at(self.prior, *self._with(x)))
+        marginals, lost, lossy = to_host(_marginals_at(self.prior, *self._with(x)))
         if holds(lossy):
-            return to_host(_asked_carefully(self.prior, *self._with(x, pieces=1), "latents"))
+            return to_host(_carefully(self.prior, *self._with(x, pieces=1), "latents"))
         warn_of_lost(lost)
-        return found
+        return marginals
 
     @in_double
     def states(self, x: Any) -> Gaussian:
-        found, lossy = to_host(_states_at(self.prior, *self._with(x, pieces=1)))
-        return to_host(_asked_carefully(self.prior, *self._with(x, pieces=1), "states")) if holds(lossy) else found
+        states, lossy = to_host(_states_at(self.prior, *self._with(x, pieces=1)))
+        return to_host(_carefully(self.prior, *self._with(x, pieces=1), "states")) if holds(lossy) else states
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
-        found, lossy = to_host(_joint_at(self.prior, *self._with(x, pieces=1)))
-        return to_host(_asked_carefully(self.prior, *self._with(x, pieces=1), "joint")) if holds(lossy) else found
+        joint, lossy = to_host(_joint_at(self.prior, *self._with(x, pieces=1)))
+        return to_host(_carefully(self.prior, *self._with(x, pieces=1), "joint")) if holds(lossy) else joint
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
@@ -275,10 +285,10 @@ class StateSpacePosterior(TemporalPosterior):
         return to_host(_one_step_ahead(self.prior, inputs, sites))
 
     def _with(self, x: Any, pieces: int | None = None) -> tuple["_Steps", Sites, Any]:
-        """The chain over the data's steps and these: its inputs, its sites, and the positions of these."""
+        """The inputs and sites of a chain over the steps of the data and of x, and the positions of x."""
         known = np.asarray(self.steps, dtype=float)
-        every = np.concatenate([known[:, None], np.asarray(x, dtype=float)])
-        layout = self.prior.layout(every) if pieces is None else self.prior.layout_in(every, pieces)
+        steps = np.concatenate([known[:, None], np.asarray(x, dtype=float)])
+        layout = self.prior.layout(steps) if pieces is None else self.prior.layout_in(steps, pieces)
         inputs, latents = layout.inputs, self.prior.num_latents
         length, of_data = inputs.steps.shape[0], inputs.position[: known.size]
         linear, precision = np.zeros((length, latents)), np.zeros((length, latents, latents))
@@ -290,43 +300,35 @@ class StateSpacePosterior(TemporalPosterior):
 def _marginals_at(
     prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any
 ) -> tuple[Gaussian, Bool[Array, "M D"], Bool[Array, ""]]:
-    """The marginals of f, which variances were lost to rounding, and whether square roots keep more digits."""
+    """The marginals of f, which variances were lost to rounding, and whether square roots have more digits."""
     workspace = prior.prepare(inputs)
     smoothed, _, _, lossy = kalman.marginals_and_states(
         workspace.chain, sites.precision, sites.centred_linear(workspace.mean)
     )
-    found = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance), smoothed.lost
-    return *jax.tree.map(lambda leaf: leaf[chosen], found), lossy
+    marginals = Gaussian(workspace.mean + smoothed.mean, smoothed.covariance), smoothed.lost
+    return *jax.tree.map(lambda leaf: leaf[chosen], marginals), lossy
 
 
 @jax.jit
 def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
     workspace = prior.prepare(inputs)
-    mean, covariance, kept = kalman.smoothed_states(
+    mean, covariance, posterior = kalman.smoothed_states(
         workspace.chain, sites.precision, sites.centred_linear(workspace.mean)
     )
-    return Gaussian((workspace.state_mean + mean)[chosen], covariance[chosen]), kept.lossy
+    return Gaussian((workspace.state_mean + mean)[chosen], covariance[chosen]), posterior.lossy
 
 
 @functools.partial(jax.jit, static_argnums=4)
-def _asked_carefully(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, what: str) -> Gaussian:
-    """What `_marginals_at`, `_states_at` and `_joint_at` give, through square roots."""
+def _carefully(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, query: str) -> Gaussian:
+    """The results of `_marginals_at`, `_states_at` and `_joint_at`, by square roots."""
     workspace = prior.prepare(inputs)
-    chain = workspace.chain
-    posterior = kalman.careful_forward(chain, sites.precision, sites.centred_linear(workspace.mean))
-    found = kalman.careful_states(chain, posterior)
-    if what == "states":
-        return Gaussian((workspace.state_mean + found.state_mean)[chosen], found.state_covariance[chosen])
-    mean = (workspace.mean + found.mean)[chosen]
-    if what == "latents":
-        return Gaussian(mean, found.covariance[chosen])
-    joint = kalman.joint_covariance(posterior, found.state_covariance, _rows(prior, workspace), chosen)
-    return Gaussian(mean.reshape(-1), kalman.with_marginals(joint, found.covariance[chosen]))
+    return careful_query(*_chain(workspace, sites, chosen), workspace.state_mean[chosen], query)
 
 
-def _rows(prior: StateSpaceModel, workspace: ChainWorkspace) -> Any:
-    shape = (workspace.mean.shape[0], *prior.observation.shape[-2:])
-    return jnp.broadcast_to(kalman.observation_rows(workspace.chain), shape)
+def _chain(workspace: ChainWorkspace, sites: Sites, chosen: Any) -> tuple[kalman.Chain, Any, Any, Any, Any]:
+    """The chain, its sites as deviations from the prior mean, and the chosen positions with their prior means."""
+    linear = sites.centred_linear(workspace.mean)
+    return workspace.chain, sites.precision, linear, chosen, workspace.mean[chosen]
 
 
 @jax.jit
@@ -338,30 +340,17 @@ def _one_step_ahead(prior: StateSpaceModel, inputs: _Steps, sites: Sites) -> Gau
 
 @jax.jit
 def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
-    workspace = prior.prepare(inputs)
-    centred_linear = sites.centred_linear(workspace.mean)
-    deviation, covariance, kept = kalman.smoothed_states(workspace.chain, sites.precision, centred_linear)
-    chain = kalman.forward(workspace.chain, sites.precision, centred_linear)
-    rows = _rows(prior, workspace)
-    mean = workspace.mean + jnp.einsum("tdi,ti->td", rows, deviation)
-    joint = kalman.joint_covariance(chain, covariance, rows, chosen)
-    whole = kalman.with_marginals(joint, kept.smoothed.covariance[chosen])
-    return Gaussian(mean[chosen].reshape(-1), whole), kept.lossy
+    return joint_query(*_chain(prior.prepare(inputs), sites, chosen))
 
 
 @functools.partial(jax.jit, static_argnums=(5, 6))
 def _draws_at(
     prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, key: Any, n: int, carefully: bool
 ) -> Float[Array, "n M D"]:
-    workspace = prior.prepare(inputs)
-    forward = kalman.careful_forward if carefully else kalman.forward
-    chain = forward(workspace.chain, sites.precision, sites.centred_linear(workspace.mean))
-    paths = kalman.draw_paths(chain, key, n)[chosen]
-    rows = _rows(prior, workspace)[chosen]
-    return workspace.mean[chosen][None] + jnp.einsum("mdi,min->nmd", rows, paths)
+    return draw_query(*_chain(prior.prepare(inputs), sites, chosen), key, n, carefully)
 
 
-# What users give --------------------------------------------------------------------------------
+# Checks of arguments ------------------------------------------------------------------------------
 
 
 def _array(value: Any, name: str) -> Any:
@@ -372,7 +361,7 @@ def _array(value: Any, name: str) -> Any:
     except NotRealError as error:
         raise ValueError(f"{name} must hold real numbers, got {error.entry!r}") from None
     if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} must be finite, got {value!r}: replace what is not by numbers")
+        raise ValueError(f"{name} must be finite, got {value!r}: replace NaN and infinity by numbers")
     return array
 
 
@@ -388,9 +377,9 @@ def _matrices(value: Any, name: str, vector: bool = False) -> Any:
 def _covariance(value: Any, name: str, size: int, many: bool = True) -> Any:
     array = _matrices(value, name)
     if array.shape[-2:] != (size, size) or (array.ndim == 3 and not many):
-        wanted = f"({size}, {size})" + (f" or (K, {size}, {size})" if many else "")
-        raise ValueError(f"{name} must have shape {wanted} for {size} state(s), got shape {array.shape}")
-    # Noise of a short step is often a difference of much larger matrices.
+        shape = f"({size}, {size})" + (f" or (K, {size}, {size})" if many else "")
+        raise ValueError(f"{name} must have shape {shape} for {size} state(s), got shape {array.shape}")
+    # The noise of a short step is often a difference of much larger matrices.
     return checked_covariance(array, name, in_units=False)
 
 
@@ -399,14 +388,14 @@ def _vectors(value: Any, name: str, size: int, many: bool = True) -> Any:
     array = np.full(size, array) if isinstance(array, np.ndarray) and array.ndim == 0 else array
     if array.shape[-1:] != (size,) or array.ndim > (2 if many else 1):
         raise ValueError(
-            f"{name} must have {size} entries{', or so many a step' if many else ''}, got shape {array.shape}"
+            f"{name} must have {size} entries{', or as many per step' if many else ''}, got shape {array.shape}"
         )
     return array
 
 
 def _selection(rows: Any) -> tuple[tuple[int, ...], ...] | None:
-    """The states whose sum each latent is, where the observation is no more than that."""
+    """The states whose sum is each latent; None if the observation has other entries than 0 and 1."""
     if not isinstance(rows, np.ndarray) or rows.ndim == 3 or not np.all((rows == 0.0) | (rows == 1.0)):
         return None
-    chosen = tuple(tuple(int(i) for i in np.flatnonzero(row)) for row in rows)
-    return chosen if all(chosen) else None
+    states = tuple(tuple(int(i) for i in np.flatnonzero(row)) for row in rows)
+    return states if all(states) else None

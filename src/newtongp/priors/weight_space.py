@@ -96,14 +96,14 @@ def map_over_rows(
     whole, rest, block = _blocks(features, rows, numbers)
     if whole == 0:
         return function(features, *rows)
-    found = jax.lax.map(lambda i: function(*block(i)), jnp.arange(whole))
-    found = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), found)
+    values = jax.lax.map(lambda i: function(*block(i)), jnp.arange(whole))
+    values = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), values)
     if not rest:
-        return found
-    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), found, function(*block(whole, rest)))
+        return values
+    return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), values, function(*block(whole, rest)))
 
 
-def _each(features: Float[Array, "F N P"], latents: int) -> list[Float[Array, "N P"]]:
+def _per_latent(features: Float[Array, "F N P"], latents: int) -> list[Float[Array, "N P"]]:
     """The features of every latent."""
     return [features[d if features.shape[0] > 1 else 0] for d in range(latents)]
 
@@ -115,25 +115,25 @@ def times(features: Float[Array, "F N P"], weights: Float[Array, "D P"]) -> Floa
     """Ψv."""
     if features.shape[0] == 1:
         return features[0] @ weights.T
-    return jnp.stack([each @ weight for each, weight in zip(features, weights, strict=True)], axis=1)
+    return jnp.stack([matrix @ weight for matrix, weight in zip(features, weights, strict=True)], axis=1)
 
 
 def transposed_times(features: Float[Array, "F N P"], values: Float[Array, "N D"]) -> Float[Array, "D P"]:
     """Ψᵀ times one value per row and latent."""
     if features.shape[0] == 1:
         return values.T @ features[0]
-    return jnp.stack([values[:, d] @ each for d, each in enumerate(features)])
+    return jnp.stack([values[:, d] @ matrix for d, matrix in enumerate(features)])
 
 
 def gram(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> Float[Array, "DP DP"]:
     """ΨᵀΛΨ of one block of rows, one latent after the other."""
-    each = _each(features, precision.shape[1])
-    if len(each) == 1:
-        return _weighted_square(each[0], precision[:, 0, 0])
+    matrices = _per_latent(features, precision.shape[1])
+    if len(matrices) == 1:
+        return _weighted_square(matrices[0], precision[:, 0, 0])
     rows = []
-    for d, left in enumerate(each):
+    for d, left in enumerate(matrices):
         above = [rows[e][:, d * left.shape[1] : (d + 1) * left.shape[1]].T for e in range(d)]
-        beside = [left.T @ (precision[:, d, e][:, None] * each[e]) for e in range(d + 1, len(each))]
+        beside = [left.T @ (precision[:, d, e][:, None] * matrices[e]) for e in range(d + 1, len(matrices))]
         rows.append(jnp.concatenate([*above, _weighted_square(left, precision[:, d, d]), *beside], axis=1))
     return jnp.concatenate(rows)
 
@@ -158,8 +158,8 @@ def covariances(
 ) -> Float[Array, "N D D"]:
     """The D × D covariance of every row, Ψₙ halfᵀ half Ψₙᵀ.
 
-    The half is block lower triangular: rows of a latent have no entries for the weights of later ones. If the blocks
-    are triangular too, there is less to multiply.
+    The half is block lower triangular: rows of a latent have no entries for the weights of later latents. Products are
+    cheaper if the blocks are triangular too.
     """
     return map_over_rows(lambda features: _covariances(half, features, triangular), features)
 
@@ -168,13 +168,13 @@ def _covariances(
     half: Float[Array, "DP D P"], features: Float[Array, "F N P"], triangular: bool
 ) -> Float[Array, "N D D"]:
     size, latents = half.shape[2], half.shape[1]
-    each = _each(features, latents)
+    matrices = _per_latent(features, latents)
     if latents == 1:
-        return _squared_norms(half[:, 0], each[0], triangular)[:, None, None]
+        return _squared_norms(half[:, 0], matrices[0], triangular)[:, None, None]
     total = jnp.zeros((features.shape[1], latents, latents))
     for e in range(latents):
         block = half[e * size : (e + 1) * size, : e + 1]
-        rows = jnp.stack([each[d] @ block[:, d].T for d in range(e + 1)], axis=1)
+        rows = jnp.stack([matrices[d] @ block[:, d].T for d in range(e + 1)], axis=1)
         total = total.at[:, : e + 1, : e + 1].add(jnp.einsum("nda,nea->nde", rows, rows))
     return total
 
@@ -233,7 +233,7 @@ def _factorise_twice(
 
     B is then large in some directions and I in others, and the latter are lost in the sum. They are recovered from
     T₁BT₁ᵀ = T₁T₁ᵀ + (ΨT₁ᵀ)ᵀΛ(ΨT₁ᵀ), which is near I and has no large entries. Any T₁ gives the same B⁻¹. It is computed
-    from the positive part of Λ, so that it always exists, raised by the size of rounding, and held constant in
+    from the positive part of Λ, raised by a bound on rounding errors, so that it always exists, and is constant in
     derivatives. Products with Λ use its roots: with a singular Λ itself, rounding would add spurious eigenvalues.
     """
     fixed_features, fixed_precision = jax.lax.stop_gradient((features, precision))
@@ -245,17 +245,17 @@ def _factorise_twice(
     latents = precision.shape[1]
     half = inverse.reshape(rough.shape[0], latents, -1)
 
-    def what_is_left(features, precision):
-        rows = jnp.stack([each @ half[:, d].T for d, each in enumerate(_each(features, latents))], axis=1)
-        positive, negative = (_seen(roots, rows) for roots in jax.vmap(small.signed_roots)(precision))
+    def scaled_gram(features, precision):
+        rows = jnp.stack([matrix @ half[:, d].T for d, matrix in enumerate(_per_latent(features, latents))], axis=1)
+        positive, negative = (_times_roots(roots, rows) for roots in jax.vmap(small.signed_roots)(precision))
         return positive.T @ positive - negative.T @ negative
 
-    left = inverse @ inverse.T + sum_over_rows(what_is_left, features, precision)
-    second = linalg.cholesky(small.symmetrise(left))
+    scaled = inverse @ inverse.T + sum_over_rows(scaled_gram, features, precision)
+    second = linalg.cholesky(small.symmetrise(scaled))
     return _inverted(second, inverse, linalg.log_det_from_cholesky(first) + linalg.log_det_from_cholesky(second))
 
 
-def _seen(roots: Float[Array, "N D D"], rows: Float[Array, "N D P"]) -> Float[Array, "ND P"]:
+def _times_roots(roots: Float[Array, "N D D"], rows: Float[Array, "N D P"]) -> Float[Array, "ND P"]:
     """Rᵀ times the rows, for all sites."""
     return jnp.einsum("ndk,nda->nka", roots, rows).reshape(-1, rows.shape[2])
 
@@ -272,7 +272,7 @@ def _whitened_mean(
 ) -> Float[Array, "D P"]:
     """B⁻¹Ψᵀ(λ − Λμ), with one step of iterative refinement.
 
-    λ − Λμ is of the size of Λ, and so are the errors of B⁻¹Ψᵀ times it. λ − Λm is not: adding B⁻¹ times the residual
+    λ − Λμ is of the size of Λ, and so are the errors of B⁻¹Ψᵀ(λ − Λμ). λ − Λm is not: adding B⁻¹ times the residual
     Ψᵀ(λ − Λm) − v removes these errors.
     """
 
@@ -283,8 +283,8 @@ def _whitened_mean(
     for _ in range(2):
 
         def of_block(features, precision, centred, mean=mean):
-            left = centred - jnp.einsum("nij,nj->ni", precision, times(features, mean))
-            return transposed_times(features, left)
+            residual = centred - jnp.einsum("nij,nj->ni", precision, times(features, mean))
+            return transposed_times(features, residual)
 
         mean = mean + solve(sum_over_rows(of_block, features, precision, centred) - mean)
     return mean

@@ -1,9 +1,9 @@
 """Filters and smoothers for chains of Gaussian states: arrays in, arrays out.
 
-`chain` says how a chain is held, `algebra` how the small matrices of one step are multiplied, `recursions` has the
-filter and the smoother, `chunks` runs them on many pieces of the chain at once, `information` has the backward
-information filter and what needs it, `roots` what very precise sites need, and `loops` makes XLA compile a loop as one
-kernel.
+`chain` defines the layout of a chain; `algebra`, `unrolled` and `arrays` the small matrices of one step; `recursions`
+one step of the filter and the smoother; `chunks` runs them on many pieces of the chain at once; `information` is the
+backward information filter; `roots` the square root form for very precise sites; `loops` makes XLA compile a loop as
+one kernel.
 """
 
 from .chain import (
@@ -26,7 +26,7 @@ from .recursions import Step, predict_step, update_step
 from .roots import Forward, careful_forward, careful_states
 from .scalar_sites import scalar_sites
 from .smoother import (
-    Kept,
+    ChainPosterior,
     Smoothed,
     States,
     is_lossy,
@@ -43,8 +43,8 @@ from .smoother import (
 
 __all__ = [
     "Chain",
+    "ChainPosterior",
     "Forward",
-    "Kept",
     "Smoothed",
     "States",
     "Step",

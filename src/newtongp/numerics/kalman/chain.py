@@ -1,10 +1,10 @@
-"""A chain of Gaussian states and how it is laid out for the loops.
+"""A chain of Gaussian states and its layout in the loops.
 
 x₁ ~ N(0, P₀), xₙ = Aₙ xₙ₋₁ + N(0, Qₙ), fₙ = Hₙ xₙ: the deviation of the states from their prior means
 (`eq:state-space-model`). A and Q are block diagonal. The first step has A = I and Q = 0.
 
-A chain is cut into `pieces` of equal length that are run side by side. Everything that has one entry per position is
-held in the order of the loops: step l of piece c is at l · pieces + c. One piece is plain order of time.
+A chain is cut into `pieces` of equal length that run side by side. Arrays with one entry per position are in the order
+of the loops: step l of piece c is at l · pieces + c. With one piece, this is the order of time.
 """
 
 import math
@@ -18,10 +18,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from . import loops
-from .algebra import Arrays, Form, Unrolled
+from .algebra import Form
+from .arrays import Arrays
+from .unrolled import Unrolled
 
 _LARGEST_UNROLLED = 8
-"""States of up to so many entries are unrolled: beyond, compilation takes too long and arrays are as fast."""
+"""The largest unrolled state; for larger ones, compilation takes too long and arrays are as fast."""
 
 
 class Chain(eqx.Module):
@@ -32,12 +34,12 @@ class Chain(eqx.Module):
     transition: Any
     noise: Any
     weights: Any
-    """Observation weights a step, or None where each latent is the sum of selected states."""
+    """Observation weights per step; None if each latent is the sum of selected states."""
     initial: Float[Array, "d d"]
 
     @property
     def num_latents(self) -> int:
-        """How many latents a position has."""
+        """The number of latents per position."""
         return len(self.form.selection)
 
     @property
@@ -54,10 +56,10 @@ def make_chain(
     weights: Any = None,
     pieces: int = 1,
 ) -> Chain:
-    """A chain from its blocks: `transition` and `noise` (T, b, b) and `initial` (b, b) of each.
+    """A chain from its blocks, each with `transition` and `noise` (T, b, b) and `initial` (b, b).
 
-    T is a multiple of `pieces`, and positions are in the order of the loops. `weights` are (T, D, d), where f is not
-    merely a sum of selected states.
+    T is a multiple of `pieces`, and positions are in the order of the loops. `weights` (T, D, d) are needed only if f
+    is not a sum of selected states.
     """
     sizes = tuple(int(block.shape[-1]) for block in initial)
     kind = Unrolled if sum(sizes) <= _LARGEST_UNROLLED else Arrays
@@ -77,7 +79,7 @@ def make_chain(
 
 
 def lay_out(array: Any, pieces: int) -> Any:
-    """(T, ...) as what the loops run over: (steps, pieces, ...), or as it is for one piece."""
+    """(T, ...) reshaped to (steps, pieces, ...), the inputs of the loops; unchanged for one piece."""
     return array if pieces == 1 else array.reshape((-1, pieces, *array.shape[1:]))
 
 
@@ -96,39 +98,36 @@ def in_time(chain: Chain) -> Chain:
 
 
 def to_time(array: Any, pieces: int) -> Any:
-    """One entry per position in the order of the loops → in order of time."""
+    """Reorder one entry per position from the order of the loops to the order of time."""
     return array if pieces == 1 else loops.time_axis_first(lay_out(array, pieces))
 
 
 def time_of(position: Any, length: int, pieces: int) -> Any:
-    """Where a position of the loops' order is in order of time."""
+    """The index in order of time of a position in the order of the loops."""
     return position if pieces == 1 else (position % pieces) * (length // pieces) + position // pieces
 
 
 def from_time(array: Any, pieces: int) -> Any:
-    """One entry per position in order of time → in the order of the loops."""
+    """Reorder one entry per position from the order of time to the order of the loops."""
     if pieces == 1:
         return array
     return array.reshape((pieces, -1, *array.shape[1:])).swapaxes(0, 1).reshape(array.shape)
 
 
 def observation_rows(chain: Chain) -> Any:
-    """H as an array, (1, D, d) where it is the same everywhere, or (T, D, d)."""
+    """H as an array: (1, D, d) if it is the same at all positions, otherwise (T, D, d)."""
     if chain.weights is None:
-        rows = np.zeros((1, len(chain.form.selection), chain.form.dimension))
-        for j, chosen in enumerate(chain.form.selection):
-            rows[0, j, list(chosen)] = 1.0
-        return jnp.asarray(rows)
+        return jnp.asarray(chain.form.selection_rows[None])
     rows = chain.form.observation(chain.weights)
     return jnp.stack([chain.form.join_vector(row) for row in rows], axis=-2)
 
 
 def choose_pieces(length: int, dimension: int, latents: int) -> int:
-    """How many pieces are fastest.
+    """The fastest number of pieces.
 
-    On a CPU, 16 pieces of a long chain of a few states fill the vector units, and outweigh the extra loop that they
-    cost; larger states fill them alone. Where loops cannot be compiled as one kernel, and on devices that run
-    many threads, the more pieces the better, as long as each has work to do.
+    On a CPU, 16 pieces of a long chain of a few states fill the vector units, which outweighs the cost of the extra
+    loop; larger states fill them alone. If loops cannot be compiled as one kernel, and on devices with many threads,
+    more pieces are faster as long as each has work to do.
     """
     if loops.compiles_whole():
         return 16 if length >= 4096 and dimension <= 3 and latents == 1 else 1
@@ -137,17 +136,16 @@ def choose_pieces(length: int, dimension: int, latents: int) -> int:
 
 
 def positions(count: Any, pieces: int) -> Any:
-    """How many positions a chain of so many rows has in so many pieces."""
-    # Long chains are filled up to whole blocks of rows, in which they are worked on elsewhere too.
+    """The number of positions of a chain with `count` rows in this number of pieces."""
+    # Long chains are padded to a multiple of the blocks of rows that other parts of the library use.
     whole = pieces if count < 2**14 else math.lcm(pieces, 1024)
     return -(-count // whole) * whole
 
 
 def cut(times: np.ndarray, rows: np.ndarray, pieces: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Times in rising order and the row that each is of, as positions of a chain in pieces.
+    """The positions of a chain in pieces, from times in ascending order and the row of each.
 
-    Returns the times of the positions, the row at each (−1 where pieces had to be filled up), and the position of
-    every row.
+    Returns the times of the positions, the row at each (−1 for padding), and the position of every row.
     """
     count = times.shape[0]
     length = positions(count, pieces)
@@ -161,7 +159,7 @@ def cut(times: np.ndarray, rows: np.ndarray, pieces: int) -> tuple[np.ndarray, n
 
 
 def block_diagonal(blocks: Sequence[Any]) -> Float[Array, "d d"]:
-    """One matrix with these blocks on its diagonal."""
+    """The matrix with these blocks on its diagonal."""
     size = sum(int(block.shape[-1]) for block in blocks)
     full, at = jnp.zeros((size, size)), 0
     for block in blocks:

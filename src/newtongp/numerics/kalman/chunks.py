@@ -1,8 +1,8 @@
-"""Where the pieces of a chain begin and end: exact parallelism in time.
+"""States at the starts and ends of the pieces of a chain: exact parallelism in time.
 
-One loop over all pieces at once finds what each does from its start to its end (`Element`). A short loop over the
-pieces then gives the filtered state at the start of each, and another one what all later pieces say of its end.
-With those, filter and smoother run on all pieces side by side, with the answer of one long loop.
+One loop over all pieces at once computes the map from the start of each piece to its end (`Element`). A short loop over
+the pieces then gives the filtered state at the start of each, and another the information from all later pieces at its
+end. With those, filter and smoother run on all pieces side by side, and return the result of one long loop.
 """
 
 from typing import Any
@@ -46,7 +46,7 @@ def ends(chain: Chain, elements: Element | None, last: Any) -> Any:
 
 
 def elements_of(chain: Chain, steps: Step) -> Element | None:
-    """What every piece does as a whole: arrays with the pieces first. None for a chain of one piece."""
+    """The `Element` of every piece, arrays with the pieces first; None for a chain of one piece."""
     if chain.pieces == 1:
         return None
     form, size, pieces = chain.form, chain.form.dimension, chain.pieces
@@ -65,7 +65,7 @@ def elements_of(chain: Chain, steps: Step) -> Element | None:
 
 
 def _through(state, element: Element):
-    """The filter's state after a piece, from that before it."""
+    """The filter's state after a piece, from the state before it."""
     mean, covariance = state
     size = mean.shape[0]
     right = jnp.concatenate([covariance, (mean + covariance @ element.information_vector)[:, None]], axis=1)
@@ -76,7 +76,7 @@ def _through(state, element: Element):
 
 
 def _back(later, element: Element):
-    """What a piece and all later ones say of the state at its start."""
+    """The information about the state at the start of a piece from its own sites and all later ones."""
     vector, matrix = later
     size = vector.shape[0]
     right = jnp.concatenate([matrix @ element.sensitivity, (vector - matrix @ element.mean)[:, None]], axis=1)

@@ -1,9 +1,9 @@
-"""The backward information filter, and whether a posterior with negative sites is a distribution at all.
+"""The backward information filter, and a test whether a posterior with negative sites is proper.
 
-Filtered covariances may be indefinite on the way although the posterior is proper, so they decide nothing. With all
-positive sites in place, though, negative ones can be added one after the other in order of time, and the posterior is
-proper exactly when every step keeps det(I + ΛK) positive. That determinant is the product of the filter's 1 + w s so
-far times det(I + P J), where J is what the positive sites still to come say of the state.
+Filtered covariances may be indefinite although the posterior is proper, so they cannot decide this. If all positive
+sites are included first, negative ones can be added one by one in order of time, and the posterior is proper exactly
+when det(I + ΛK) stays positive throughout. That determinant is the product of the filter's 1 + w s so far times
+det(I + P J), where J is the information about the state in later positive sites.
 """
 
 from typing import Any
@@ -20,9 +20,9 @@ from .recursions import Step, directions
 
 
 def is_proper(chain: Chain, steps: Step, psd: bool = False) -> Bool[Array, ""]:
-    """Whether prior times sites can be normalised. Costs something only where a site is negative.
+    """Whether the product of prior and sites can be normalised; cheap unless a site is negative.
 
-    With `psd`, one that is negative is not looked into: it is taken to be improper.
+    With `psd`, any negative site makes the posterior improper by definition.
     """
     negative = jnp.zeros((), dtype=bool)
     finite = jnp.ones((), dtype=bool)
@@ -40,7 +40,7 @@ def _stays_positive(chain: Chain, steps: Step) -> Bool[Array, ""]:
         chain = in_time(chain)
     form = chain.form
     positive = steps._replace(precision=tuple(jnp.maximum(precision, 0.0) for precision in steps.precision))
-    _, to_come = backward(chain, positive)
+    _, (_, later) = backward(chain, positive)
 
     def body(state, step):
         covariance, sign = state
@@ -57,19 +57,19 @@ def _stays_positive(chain: Chain, steps: Step) -> Bool[Array, ""]:
 
     start = form.split(chain.initial), jnp.ones(())
     _, passed = loops.scan(body, start, steps._replace(linear=None), whole=chain.is_whole)
-    ahead = form.join(to_come[1])
+    later = form.join(later)
     fine = jnp.ones((), dtype=bool)
     for precision, (sign, covariance) in zip(steps.precision, passed, strict=True):
-        total = sign * determinant_sign(form.join(covariance), ahead)
+        total = sign * determinant_sign(form.join(covariance), later)
         # Only a negative site can make the determinant negative.
         fine = fine & jnp.all((total > 0.0) | (precision >= 0.0))
     return fine
 
 
 def backward(chain: Chain, steps: Step) -> tuple[Any, Any]:
-    """What sites say of the states before them, exp(νᵀx − ½ xᵀJx): at the start of the chain, and after each position.
+    """Information in later sites, exp(νᵀx − ½ xᵀJx), about the state before the chain and after each position.
 
-    A chain of one piece. The noise is put in one column of its root at a time, so that nothing is solved.
+    For a chain of one piece. The noise enters one column of its root at a time, so that no system is solved.
     """
     form = chain.form
     roots = form.root_steps(steps.noise)
@@ -92,8 +92,8 @@ def backward(chain: Chain, steps: Step) -> tuple[Any, Any]:
 def absorb_noise(form: Form, vector: Vector, matrix: Matrix, roots: Any) -> tuple[Vector, Matrix]:
     """E over x' = x + Σ qₖ εₖ of exp(νᵀx' − ½ x'ᵀJx'), as a function of x."""
     for column in form.root_columns(roots):
-        seen = form.times(matrix, column)
-        shrink = 1.0 / (1.0 + form.dot(column, seen))
-        vector = form.combine(vector, -shrink * form.dot(column, vector), seen)
-        matrix = form.rank_one(matrix, -shrink, seen)
+        product = form.times(matrix, column)
+        shrink = 1.0 / (1.0 + form.dot(column, product))
+        vector = form.combine(vector, -shrink * form.dot(column, vector), product)
+        matrix = form.rank_one(matrix, -shrink, product)
     return vector, matrix

@@ -1,10 +1,9 @@
 """Loops that XLA compiles as one kernel.
 
-On a CPU, XLA runs every operation of a `lax.scan` body as a task of its own, at tens of nanoseconds each: a Kalman
-filter becomes fifty times slower than its arithmetic. Small loops are compiled whole, and an attribute that XLA sets
-on those can be set by hand on others. It is not documented, so it is tried once on a loop of the kind that
-is needed; where that fails, loops are plain scans, and long chains are cut into many pieces instead, so that each task
-has more to do.
+On a CPU, XLA runs every operation of a `lax.scan` body as a separate task, at tens of nanoseconds each, which makes a
+Kalman filter fifty times slower than its arithmetic. Small loops are compiled whole, and the attribute that XLA sets on
+those can be set by hand on others. It is not documented, so it is tried once on a small loop. If that fails, loops are
+plain scans, and long chains are cut into many pieces, so that each task has more to do.
 """
 
 import contextlib
@@ -21,9 +20,9 @@ _forced: list[bool] = []
 
 
 def scan(body: Callable, start: Any, steps: Any, reverse: bool = False, whole: bool = True) -> tuple[Any, Any]:
-    """`jax.lax.scan`, compiled as one kernel where that works.
+    """`jax.lax.scan`, compiled as one kernel if `compiles_whole()`.
 
-    `whole=False` is for bodies with matrix products or calls to LAPACK, which cannot be compiled that way.
+    Use `whole=False` for bodies with matrix products or calls to LAPACK, which cannot be compiled that way.
     """
 
     def run(start, steps):
@@ -45,7 +44,7 @@ def _marked(run: Callable) -> Callable:
 
 
 def compiles_whole() -> bool:
-    """Whether loops can be compiled as one kernel here."""
+    """Whether loops can be compiled as one kernel on this device."""
     if _forced:
         return _forced[-1]
     return jax.default_backend() == "cpu" and _attribute_works()
@@ -64,9 +63,9 @@ def plain_loops() -> Iterator[None]:
 
 @contextlib.contextmanager
 def unmarked() -> Iterator[None]:
-    """Within this context, loops are traced as plain scans; what has been compiled before is left alone.
+    """Within this context, loops are traced as plain scans; functions compiled before are not affected.
 
-    For programs that are transposed: XLA can crash on a marked loop whose results are partly its arguments.
+    For programs that are transposed: XLA can crash on a marked loop that returns some of its arguments.
     """
     _forced.append(False)
     try:
@@ -77,7 +76,7 @@ def unmarked() -> Iterator[None]:
 
 @functools.cache
 def _attribute_works() -> bool:
-    """Try a small loop with the attribute, once: it has to compile, and to give the plain loop's answer."""
+    """Whether a small loop with the attribute compiles and returns the result of a plain loop."""
 
     def body(carry, step):
         carry = 0.5 * carry + step / (1.0 + carry * carry)
@@ -88,16 +87,16 @@ def _attribute_works() -> bool:
 
     try:
         with jax.ensure_compile_time_eval():
-            _, found = jax.jit(_marked(run))(np.float32(1.0), np.ones(3, np.float32))
-            found = np.asarray(found)
-    # As with options: whatever the compiler says, it means no.
+            _, carries = jax.jit(_marked(run))(np.float32(1.0), np.ones(3, np.float32))
+            carries = np.asarray(carries)
+    # Any error of the compiler means that the attribute is not supported.
     except Exception:
         return False
-    carry, wanted = 1.0, []
+    carry, expected = 1.0, []
     for _ in range(3):
         carry = 0.5 * carry + 1.0 / (1.0 + carry * carry)
-        wanted.append(carry)
-    return bool(np.allclose(found, wanted, rtol=1e-5))
+        expected.append(carry)
+    return bool(np.allclose(carries, expected, rtol=1e-5))
 
 
 def time_axis_first(array: Any) -> Any:

@@ -1,8 +1,8 @@
 """log ∫ p ∏ tₙ of a chain and its sites, with derivatives that cost no more than a smoother.
 
-What later sites say of a state, (r, L), is also the derivative of the log normaliser: r in its predicted mean, and
-½ (r rᵀ − L) in its predicted covariance. So filter and smoother give the gradient in all matrices of the chain at once,
-and no loop is differentiated.
+The smoother's (r, L) is also the derivative of the log normaliser: r with respect to a state's predicted mean, and
+½ (r rᵀ − L) with respect to its predicted covariance. One filter and one smoother thus give the gradient in all
+matrices of the chain, and no loop is differentiated.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ from .smoother import collect, run_filter, run_smoother, steps_of
 
 def log_normaliser(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Float[Array, ""]:
     """log ∫ p(f) ∏ exp(τᵀf − ½ fᵀΛf) for deviations f of prior mean zero: one filter."""
-    # Observation weights have no closed derivative here: the loop itself is differentiated.
+    # The derivative in observation weights is not implemented below: the loop itself is differentiated.
     return _filter(chain, precision, linear) if chain.weights is not None else _by_adjoint(chain, precision, linear)
 
 

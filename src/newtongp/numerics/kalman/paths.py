@@ -1,8 +1,8 @@
 """The posterior as a Markov chain forward in time: draws of whole paths, and covariances between positions.
 
-Given the state before it, a position's state depends on later sites only through what they say of it,
+Given the state before it, the state at a position depends on the sites from there on only through their information
 exp(νᵀx − ½ xᵀJx). It is N(Φ x + c, R Rᵀ) with R Rᵀ = Q½ (I + Q½ᵀJQ½)⁻¹ Q½ᵀ, Φ = (I − R Rᵀ J) A and c = R Rᵀ ν.
-No inverse of Q occurs, so that repeated inputs and processes without noise are ordinary.
+No inverse of Q occurs, so that repeated inputs and processes without noise need no special treatment.
 """
 
 from typing import Any
@@ -21,14 +21,14 @@ from .smoother import steps_of
 
 
 def forward(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Forward:
-    """The posterior of a chain of one piece and its sites, run forward."""
+    """The posterior, given sites, of a chain of one piece as a Markov chain forward in time."""
     steps = steps_of(chain, precision, linear)
     start, later = backward(chain, steps)
     form, size = chain.form, chain.form.dimension
     rows = observation_rows(chain)
     vector = form.join_vector(later[0]) + jnp.sum(rows * linear[:, :, None], axis=1)
-    seen = jnp.sum(precision[:, :, :, None] * rows[:, None, :, :], axis=2)
-    matrix = form.join(later[1]) + jnp.einsum("tji,tjk->tik", jnp.broadcast_to(rows, seen.shape), seen)
+    weighted = jnp.sum(precision[:, :, :, None] * rows[:, None, :, :], axis=2)
+    matrix = form.join(later[1]) + jnp.einsum("tji,tjk->tik", jnp.broadcast_to(rows, weighted.shape), weighted)
     root_of = small_root if size <= _SMALL else psd_root
     noise = jax.vmap(root_of)(form.full_symmetric(chain.noise))
     root = jax.vmap(_conditional_root)(noise, matrix)
@@ -55,7 +55,7 @@ def _conditional_root(root: Float[Array, "d d"], information: Float[Array, "d d"
     if size > _SMALL:
         return solve_lower(lifted_cholesky(matrix)[0], root.T).T
     factor = small_root(matrix + 4.0 * size * EPS * jnp.diag(jnp.diagonal(matrix)))
-    # A pivot that rounding has lost is a direction of which all is known.
+    # A pivot lost to rounding belongs to a direction with no remaining variance.
     known = (jnp.diagonal(factor) <= 0.0)[:, None] & jnp.eye(size, dtype=bool)
     return small_solve_lower(jnp.where(known, jnp.inf, factor), root.T).T
 
@@ -80,9 +80,9 @@ def draw_paths(chain: Forward, key: Any, n: int) -> Float[Array, "T d n"]:
 def joint_covariance(
     chain: Forward, covariances: Float[Array, "T d d"], rows: Float[Array, "T D d"], chosen: Any
 ) -> Float[Array, "M D M D"]:
-    """Cov of f between all pairs of chosen positions, in any order and repeated or not.
+    """Cov of f between all pairs of chosen positions, which may be in any order and repeated.
 
-    `covariances` are the smoothed ones of all states. PSD up to rounding.
+    `covariances` are the smoothed covariances of all states. The result is PSD up to rounding.
     """
     order = jnp.argsort(chosen)
     back = jnp.argsort(order)
@@ -92,14 +92,14 @@ def joint_covariance(
 
 
 def with_marginals(joint: Float[Array, "M D M D"], marginal: Float[Array, "M D D"]) -> Float[Array, "MD MD"]:
-    """The joint covariance with these covariances within positions, as a matrix that is PSD."""
+    """The joint covariance with these covariances within positions, as a PSD matrix."""
     count, latents = joint.shape[:2]
     own = (jnp.arange(count)[:, None] == jnp.arange(count)[None, :])[:, None, :, None]
     return as_covariance(jnp.where(own, marginal[:, :, None, :], joint).reshape(count * latents, -1))
 
 
 def _products(chain: Forward, chosen: Any) -> Float[Array, "M d d"]:
-    """The product of the transitions from each chosen position to the next, for positions in rising order."""
+    """The product of the transitions from each chosen position to the next, for positions in ascending order."""
     length, size = chain.offset.shape
     is_chosen = jnp.zeros(length, dtype=bool).at[chosen].set(True)
 

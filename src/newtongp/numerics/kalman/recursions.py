@@ -1,8 +1,8 @@
 """One step of the filter, of the smoother, and of a filter that starts from a known state.
 
-Sites are scalar here: a row with several latents has been turned into as many independent scalar sites, each on a
-direction h of the state, exp(a hᵀx − ½ w (hᵀx)²). With s = hᵀPh, all that ever occurs is 1 / (1 + w s), so that zero
-and negative w are ordinary, and nothing is ever solved.
+Sites are scalar here: the site of a row with D latents is split into D independent scalar sites, each on a direction h
+of the state, exp(a hᵀx − ½ w (hᵀx)²). With s = hᵀPh, only 1 / (1 + w s) is needed, so that zero and negative w need no
+special treatment, and no system is solved.
 """
 
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from .algebra import Form, Matrix, Number, Vector
 
 
 class Step(NamedTuple):
-    """What the loops run over: a position's transition, noise, observation weights and scalar sites."""
+    """The inputs of one step: a position's transition, noise, observation weights and scalar sites."""
 
     transition: Any
     noise: Any
@@ -27,17 +27,17 @@ class Step(NamedTuple):
 
 
 class Update(NamedTuple):
-    """What conditioning on one scalar site leaves behind: P h, 1 / (1 + w hᵀPh) and the innovation's weight e."""
+    """The terms of conditioning on one scalar site: P h, 1 / (1 + w hᵀPh) and the innovation's weight e."""
 
     column: Vector
     shrink: Number
     innovation: Number
     rounding: Number | None = None
-    """What rounding may have done to hᵀPh after the site; None where h is a single state, and it is nothing much."""
+    """A bound on the rounding error of hᵀPh after the site; None if h is a single state, where it is negligible."""
 
 
 class Filtered(NamedTuple):
-    """What the smoother needs of a position: its updates, the filtered mean of f and the columns P Hⱼᵀ."""
+    """The smoother's inputs at a position: its updates, the filtered mean of f and the columns P Hⱼᵀ."""
 
     updates: tuple[Update, ...]
     mean: tuple[Number, ...]
@@ -60,12 +60,12 @@ def directions(form: Form, step: Step) -> tuple[list[Vector], list[Vector]]:
 
 
 def filter_step(form: Form, state: tuple[Vector, Matrix], step: Step) -> tuple[tuple[Vector, Matrix], Filtered]:
-    """Predict, then condition on the position's sites."""
+    """Predict the state, then condition on the position's sites."""
     return update_step(form, predict_step(form, state, step)[0], step)
 
 
 def predict_step(form: Form, state: tuple[Vector, Matrix], step: Step) -> tuple[tuple[Vector, Matrix], list[Vector]]:
-    """The state before the position's sites are seen, and the observation's rows."""
+    """The predicted state, before conditioning on the position's sites, and the observation's rows."""
     mean, covariance = state
     transition = form.matrix(step.transition)
     mean = form.apply(transition, mean)
@@ -93,9 +93,9 @@ def settle(
 ) -> tuple[Matrix, tuple[Vector, ...] | None]:
     """The covariance after all of a position's sites, and its columns P Hⱼᵀ; None for one latent.
 
-    Taken from P they would be small differences of large numbers wherever sites are precise. Those along the sites'
-    own directions, P hₖ = (1 + wₖsₖ)⁻¹ P₋hₖ and what later sites of the position leave of it, are not, and P Hⱼᵀ is
-    a sum of them. Where a latent is one of the states, they are rows and columns of P.
+    Computed from P, they would be small differences of large numbers if sites are precise. The columns along the
+    sites' own directions, P hₖ = (1 + wₖsₖ)⁻¹ P₋hₖ updated with later sites of the position, are not, and P Hⱼᵀ is a
+    sum of them. If a latent is one of the states, they are rows and columns of P.
     """
     if step.rotation is None:
         return covariance, None
@@ -103,13 +103,13 @@ def settle(
     along: list[Vector] = []
     for direction, precision, update in zip(sites, step.precision, updates, strict=True):
         gain = precision * update.shrink
-        along = [form.combine(each, -gain * form.dot(direction, each), update.column) for each in along]
+        along = [form.combine(column, -gain * form.dot(direction, column), update.column) for column in along]
         along.append(form.scale(update.shrink, update.column))
     columns = []
     for j, row in enumerate(rows):
         total = form.scale(step.rotation[0][j], along[0])
-        for share, each in zip(step.rotation[1:], along[1:], strict=True):
-            total = form.combine(total, share[j], each)
+        for share, column in zip(step.rotation[1:], along[1:], strict=True):
+            total = form.combine(total, share[j], column)
         columns.append(form.valued(total, form.times(covariance, row)))
     for row, column in zip(rows, columns, strict=True):
         covariance = form.with_column(covariance, row, column)
@@ -141,10 +141,10 @@ class Marginal(NamedTuple):
 def smoother_step(
     form: Form, adjoint: tuple[Vector, Matrix], step: Step, filtered: Filtered
 ) -> tuple[tuple[Vector, Matrix], tuple[Vector, Matrix], Marginal]:
-    """From what later positions say (r, L) to the position's marginal, and to what it and they say together.
+    """One step of the smoother, from the (r, L) of later positions to the marginal of this one.
 
     The smoothed state is N(m + P r, P − P L P) with the filtered m and P (Bryson and Frazier's form, which has no
-    inverse). Returned are (r, L) for the position before, and at this position with its own sites included.
+    inverse). Returns (r, L) for the position before, (r, L) here with the position's own sites, and the marginal.
     """
     vector, matrix = adjoint
     rows, sites = directions(form, step)
@@ -152,18 +152,18 @@ def smoother_step(
         columns = [form.scale(filtered.updates[0].shrink, filtered.updates[0].column)]
     else:
         columns = list(filtered.columns)
-    seen = [form.times(matrix, column) for column in columns]
+    products = [form.times(matrix, column) for column in columns]
     mean = tuple(m + form.dot(column, vector) for m, column in zip(filtered.mean, columns, strict=True))
     covariance = tuple(
-        tuple(form.dot(row, column) - form.dot(looking, column) for column in columns)
-        for row, looking in zip(rows, seen, strict=True)
+        tuple(form.dot(row, column) - form.dot(product, column) for column in columns)
+        for row, product in zip(rows, products, strict=True)
     )
     weights = []
     for k in reversed(range(len(sites))):
         precision, update = step.precision[k], filtered.updates[k]
         gain = precision * update.shrink
         if filtered.columns is None:
-            gain_column, carried = form.scale(precision, columns[0]), form.scale(precision, seen[0])
+            gain_column, carried = form.scale(precision, columns[0]), form.scale(precision, products[0])
         else:
             gain_column = form.scale(gain, update.column)
             carried = form.times(matrix, gain_column)
@@ -186,7 +186,7 @@ def _back(rotation: Any, weights: list[Number]) -> tuple[Number, ...]:
 
 
 class Element(NamedTuple):
-    """All that a stretch of the chain does: x_end = F x_start + N(b, P), and what its sites say of x_start."""
+    """A segment of the chain: x_end = F x_start + N(b, P), and the information about x_start in its sites."""
 
     sensitivity: Matrix
     mean: Vector
@@ -196,18 +196,16 @@ class Element(NamedTuple):
 
 
 def element_step(form: Form, element: Element, step: Step) -> Element:
-    """Lengthen a stretch by one position: a filter that starts from a known state, with its derivative in that."""
+    """Extend a segment by one position: a filter that starts from a known state, and its derivative in that state."""
     sensitivity, mean, covariance, vector, information = element
-    transition = form.matrix(step.transition)
-    mean = form.apply(transition, mean)
-    sensitivity = form.propagate(transition, sensitivity)
-    covariance = form.add(form.congruence(transition, covariance), form.symmetric(step.noise))
+    sensitivity = form.propagate(form.matrix(step.transition), sensitivity)
+    (mean, covariance), _ = predict_step(form, (mean, covariance), step)
     _, sites = directions(form, step)
     for k, direction in enumerate(sites):
         mean, covariance, update = condition(form, mean, covariance, direction, step.precision[k], step.linear[k])
         gain = step.precision[k] * update.shrink
-        seen = form.times_left(direction, sensitivity)
-        sensitivity = form.rank_one_general(sensitivity, -gain, update.column, seen)
-        vector = form.combine(vector, update.innovation, seen)
-        information = form.rank_one(information, gain, seen)
+        slope = form.times_left(direction, sensitivity)
+        sensitivity = form.rank_one_general(sensitivity, -gain, update.column, slope)
+        vector = form.combine(vector, update.innovation, slope)
+        information = form.rank_one(information, gain, slope)
     return Element(sensitivity, mean, covariance, vector, information)

@@ -1,9 +1,9 @@
-"""The posterior of a chain through square roots of information, for sites so precise that covariances lose it.
+"""The square root form of the posterior of a chain, for sites so precise that covariances lose their digits.
 
-A covariance in which f is known to a variance of 1e-16 of the prior's holds nothing of that in 16 digits, unless f is
-one of its states. Its square root, in which 1e-16 is 1e-8, does. Backward in time, sites add rows to a least-squares
-problem, |z − Vᵀx|², which reflections keep triangular; forward, the root F of a smoothed covariance C = F Fᵀ gets
-the columns of each position's own noise. All of it is sums of squares: no covariance can be indefinite.
+If the variance of f is 1e-16 of the prior's, a covariance of 16 digits does not contain it, unless f is one of the
+states. Its square root, in which 1e-16 is 1e-8, does. Backward in time, sites add rows to a least-squares problem,
+|z − Vᵀx|², which reflections keep triangular; forward in time, the columns of each position's own noise are added to
+the root F of a smoothed covariance C = F Fᵀ. Everything is a sum of squares, so that no covariance can be indefinite.
 
 It takes several times as long as filter and smoother, and sites must be PSD.
 """
@@ -21,7 +21,7 @@ from .scalar_sites import scalar_sites
 
 _SMALL = 8
 _WEAK = 1e-8
-"""Sites so weak beside the strongest one enter linearly, as values they might be far too large."""
+"""Sites that are weaker than this, relative to the strongest, enter linearly: their values a / √w could be huge."""
 
 
 class Information(NamedTuple):
@@ -32,7 +32,7 @@ class Information(NamedTuple):
     value: Float[Array, "*T d"]
     """z."""
     centred_linear: Float[Array, "*T d"]
-    """ν, of what is not in V."""
+    """ν: the linear term of weak sites, which are not part of z."""
 
 
 class Forward(NamedTuple):
@@ -46,14 +46,14 @@ class Forward(NamedTuple):
 
 
 def careful_forward(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Forward:
-    """The posterior of a chain of one piece and its PSD sites, run forward."""
+    """The posterior, given PSD sites, of a chain of one piece as a Markov chain forward in time."""
     form = chain.form
     transition = form.full(chain.transition)
     noise = _noise_roots(chain)
     start, here = _backward(transition, noise, _site_rows(chain, precision, linear))
     root, pull = jax.vmap(_conditional)(noise, here.root)
-    seen = jnp.einsum("tji,tjk->tik", here.root, transition)
-    steered = jnp.einsum("tij,tjk->tik", root, jnp.einsum("tij,tjk->tik", pull, seen))
+    product = jnp.einsum("tji,tjk->tik", here.root, transition)
+    steered = jnp.einsum("tij,tjk->tik", root, jnp.einsum("tij,tjk->tik", pull, product))
     first_root, first_pull = _conditional(psd_root(chain.initial), start.root)
     return Forward(
         transition - steered,
@@ -74,20 +74,20 @@ class Careful(NamedTuple):
 
 
 def careful_states(chain: Chain, posterior: Forward) -> Careful:
-    """The posterior of a chain of one piece, from its posterior run forward."""
+    """The moments of a chain of one piece, from `careful_forward`."""
     mean, root = _smoothed_roots(posterior)
     rows = jnp.broadcast_to(observation_rows(chain), (mean.shape[0], chain.num_latents, mean.shape[1]))
-    seen = jnp.sum(rows[:, :, :, None] * root[:, None, :, :], axis=2)
+    latent_root = jnp.sum(rows[:, :, :, None] * root[:, None, :, :], axis=2)
     return Careful(
         mean,
         jnp.sum(root[:, :, None, :] * root[:, None, :, :], axis=3),
         jnp.sum(rows * mean[:, None, :], axis=2),
-        jnp.sum(seen[:, :, None, :] * seen[:, None, :, :], axis=3),
+        jnp.sum(latent_root[:, :, None, :] * latent_root[:, None, :, :], axis=3),
     )
 
 
 def _smoothed_roots(chain: Forward) -> tuple[Float[Array, "T d"], Float[Array, "T d d"]]:
-    """Mean of every state, and F with covariance F Fᵀ."""
+    """The mean of every state, and F with covariance F Fᵀ."""
 
     def body(state, step):
         mean, root = state
@@ -106,7 +106,7 @@ def _noise_roots(chain: Chain) -> Float[Array, "T d d"]:
 
 
 class _Rows(NamedTuple):
-    """Scalar sites as rows of a least-squares problem, √w (h, a / w), and the tilt of those that are weak."""
+    """Scalar sites as rows of a least-squares problem, √w (h, a / w), and the linear term of the weak ones."""
 
     rows: Float[Array, "T D d"]
     values: Float[Array, "T D"]
@@ -125,7 +125,7 @@ def _site_rows(chain: Chain, precision, linear) -> _Rows:
 
 
 def _backward(transition: Any, noise: Any, sites: _Rows) -> tuple[Information, Information]:
-    """What sites say of the state before the first position, and at every position with its own sites included."""
+    """The information about the state before the first position, and at every position, its own sites included."""
     size = transition.shape[-1]
 
     def body(later, step):
@@ -152,28 +152,28 @@ def _backward(transition: Any, noise: Any, sites: _Rows) -> tuple[Information, I
 
 
 def _absorb(information: Information, column: Float[Array, " d"]) -> Information:
-    """E over x' = x + g ε of what is said of x', as a function of x (Potter's form)."""
+    """The expectation over x' = x + g ε of the information about x', as a function of x (Potter's form)."""
     root, value, centred_linear = information
-    seen = jnp.sum(root * column[:, None], axis=0)
-    size = 1.0 + jnp.sum(seen**2)
+    product = jnp.sum(root * column[:, None], axis=0)
+    size = 1.0 + jnp.sum(product**2)
     scale = 1.0 / (size + jnp.sqrt(size))
-    along = jnp.sum(root * seen[None, :], axis=1)
+    along = jnp.sum(root * product[None, :], axis=1)
     return Information(
-        root - scale * along[:, None] * seen[None, :],
-        value - scale * jnp.sum(seen * value) * seen,
+        root - scale * along[:, None] * product[None, :],
+        value - scale * jnp.sum(product * value) * product,
         centred_linear - jnp.sum(column * centred_linear) / size * along,
     )
 
 
 def _conditional(root: Float[Array, "d d"], information: Float[Array, "d d"]) -> tuple[Any, Any]:
-    """R with R Rᵀ = G (I + GᵀVVᵀG)⁻¹ Gᵀ, and RᵀV, which is at most 1.
+    """R with R Rᵀ = G (I + GᵀVVᵀG)⁻¹ Gᵀ, and RᵀV, whose norm is at most 1.
 
-    With VᵀG over I = Q U, U upper triangular, they are G Q₂ and Q₁ᵀ: solved for, small entries of the second would be
-    differences of entries as large as V.
+    If VᵀG stacked on I is Q U, with U upper triangular, they are G Q₂ and Q₁ᵀ. Computed by solving with U, small
+    entries of RᵀV would be differences of entries as large as V.
     """
     size = root.shape[0]
-    seen = jnp.sum(information[:, :, None] * root[:, None, :], axis=0)
-    stacked = jnp.concatenate([seen, jnp.eye(size)])
+    product = jnp.sum(information[:, :, None] * root[:, None, :], axis=0)
+    stacked = jnp.concatenate([product, jnp.eye(size)])
     turned = triangular_root(jnp.concatenate([stacked, jnp.eye(2 * size)], axis=1), size)
     pull, inverse = turned[:, size : 2 * size], turned[:, 2 * size :]
     return jnp.sum(root[:, None, :] * inverse[None, :, :], axis=2), pull

@@ -12,7 +12,7 @@ from ..small import small_eigh
 def scalar_sites(
     precision: Float[Array, "T D D"], linear: Float[Array, "T D"]
 ) -> tuple[Any, Float[Array, "T D"], Float[Array, "T D"]]:
-    """V (None for one latent), w in falling order and a = V⁻¹λ, of every row."""
+    """V (None for one latent), w in descending order and a = V⁻¹λ, for every row."""
     if linear.shape[1] == 1:
         return None, precision[:, :, 0], linear
     return _rotate(precision, linear)
@@ -21,19 +21,19 @@ def scalar_sites(
 @jax.custom_jvp
 def _rotate(precision, linear):
     values, vectors = jax.vmap(small_eigh)(precision)
-    # Positive ones first: then a row's denominators 1 + w s are as far from zero as they can be, and whether the
-    # posterior is proper is decided with the row's positive sites in place.
-    falling = jnp.argsort(-values, axis=1)
-    values = jnp.take_along_axis(values, falling, axis=1)
-    vectors = jnp.take_along_axis(vectors, falling[:, None, :], axis=2)
+    # Positive sites come first, which keeps the row's denominators 1 + w s as far from zero as possible;
+    # `information.is_proper` relies on this order.
+    descending = jnp.argsort(-values, axis=1)
+    values = jnp.take_along_axis(values, descending, axis=1)
+    vectors = jnp.take_along_axis(vectors, descending[:, None, :], axis=2)
     return vectors, values, jnp.einsum("tjk,tj->tk", vectors, linear)
 
 
 @_rotate.defjvp
 def _rotate_derivative(primals, tangents):
-    # Eigenvectors have no derivative where eigenvalues meet. But only V diag(w) Vᵀ and V a matter, and V need not
-    # stay orthogonal: with dV = V X it is enough that X W + W Xᵀ + dW = Vᵀ dΛ V =: E, which X of least size
-    # solves wherever one of the two eigenvalues is not zero.
+    # Eigenvectors have no derivative where eigenvalues coincide. But only V diag(w) Vᵀ and V a matter, and V need not
+    # stay orthogonal: with dV = V X it is enough that X W + W Xᵀ + dW = Vᵀ dΛ V =: E. The X of least norm solves this
+    # unless both eigenvalues are zero.
     precision, linear = primals
     vectors, values, centred_linear = _rotate(precision, linear)
     change, linear_change = tangents
@@ -42,5 +42,5 @@ def _rotate_derivative(primals, tangents):
     mixing = jnp.where(size > 0.0, turned * values[:, None, :] / jnp.where(size > 0.0, size, 1.0), 0.0)
     mixing = jnp.where(jnp.eye(values.shape[1], dtype=bool)[None], 0.0, mixing)
     value_change = jnp.diagonal(turned, axis1=1, axis2=2)
-    tilt_change = jnp.einsum("tjk,tj->tk", vectors, linear_change) - jnp.einsum("tkl,tl->tk", mixing, centred_linear)
-    return (vectors, values, centred_linear), (jnp.einsum("tik,tkl->til", vectors, mixing), value_change, tilt_change)
+    site_change = jnp.einsum("tjk,tj->tk", vectors, linear_change) - jnp.einsum("tkl,tl->tk", mixing, centred_linear)
+    return (vectors, values, centred_linear), (jnp.einsum("tik,tkl->til", vectors, mixing), value_change, site_change)

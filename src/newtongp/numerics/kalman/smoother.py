@@ -23,14 +23,14 @@ class Smoothed(NamedTuple):
     covariance: Float[Array, "T D D"]
     weights: Float[Array, "T D"]
     lost: Bool[Array, "T D"]
-    """Where a variance was lost to rounding, and the size of what rounding leaves of it is given in its place."""
+    """Whether a variance was lost to rounding and replaced by a bound on its rounding error."""
     log_det: Float[Array, ""]
     """log det(I + ΛK)."""
     proper: Bool[Array, ""]
 
 
 class States(NamedTuple):
-    """Filtered states after each position, and what it and all later ones say of its state (r, L)."""
+    """Filtered states after each position, and the smoother's (r, L), the position's own sites included."""
 
     mean: Float[Array, "T d"]
     covariance: Float[Array, "T d d"]
@@ -39,7 +39,7 @@ class States(NamedTuple):
 
 
 def steps_of(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Step:
-    """What the loops run over."""
+    """The inputs of the loops."""
     rotation, scalar, centred_linear = scalar_sites(precision, linear)
 
     def entries(array):
@@ -54,8 +54,8 @@ def marginals(
 ) -> Smoothed:
     """Condition on sites exp(τᵀf − ½ fᵀΛf) of the deviations f: one filter and one smoother.
 
-    All in the order of the loops. `precision` may be zero, singular or indefinite; with `psd`, indefinite ones make
-    the result improper by definition.
+    Arrays are in the order of the loops. `precision` may be zero, singular or indefinite; with `psd`, an indefinite one
+    makes the result improper by definition.
     """
     steps = steps_of(chain, precision, linear)
     elements = elements_of(chain, steps)
@@ -64,8 +64,8 @@ def marginals(
     return collect(chain, steps, filtered, smoothed, psd)
 
 
-class Kept(NamedTuple):
-    """What a posterior keeps of a chain: marginals, states, and whether square roots would keep more digits."""
+class ChainPosterior(NamedTuple):
+    """Marginals and states of a chain given its sites, and whether the square root form would have more digits."""
 
     smoothed: Smoothed
     states: States
@@ -74,8 +74,8 @@ class Kept(NamedTuple):
     lossy: Bool[Array, ""]
 
 
-def marginals_and_states(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> Kept:
-    """The same, with what prediction between the positions needs."""
+def marginals_and_states(chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]) -> ChainPosterior:
+    """Like `marginals`, with the states that prediction between positions needs."""
     form = chain.form
     steps = steps_of(chain, precision, linear)
     elements = elements_of(chain, steps)
@@ -88,44 +88,43 @@ def marginals_and_states(chain: Chain, precision: Float[Array, "T D D"], linear:
     rows = rows if chain.weights is None else flatten(rows, chain.pieces)
     rows = jnp.broadcast_to(rows, (*linear.shape, form.dimension))
     columns = jnp.sum(states.covariance[:, None, :, :] * rows[:, :, None, :], axis=3)
-    _, directions_of_sites = directions(form, steps)
-    pairs = zip(directions_of_sites, filtered.updates, strict=True)
-    spread = jnp.max(jnp.stack([jnp.max(jnp.abs(form.dot(each, update.column))) for each, update in pairs]))
+    pairs = zip(directions(form, steps)[1], filtered.updates, strict=True)
+    spread = jnp.max(jnp.stack([jnp.max(jnp.abs(form.dot(direction, update.column))) for direction, update in pairs]))
     errors = rounding_errors(columns, spread, largest(states.matrix))
     negative = is_negative(steps.precision)
     nothing = jnp.zeros_like(errors)
     raised, lost = not_below_rounding(smoothed.covariance, nothing, jnp.where(negative, errors, nothing))
     smoothed = smoothed._replace(covariance=raised, lost=smoothed.lost | lost)
-    return Kept(smoothed, states, spread, ~negative & jnp.any(is_lossy(raised, errors)))
+    return ChainPosterior(smoothed, states, spread, ~negative & jnp.any(is_lossy(raised, errors)))
 
 
 def is_negative(precision: Any) -> Bool[Array, ""]:
-    """Whether a scalar site is negative: then there are no square roots, and what is lost cannot but be said."""
-    return jnp.any(jnp.stack([jnp.min(each) for each in precision]) < 0.0)
+    """Whether a scalar site is negative, so that the square root form cannot be used."""
+    return jnp.any(jnp.stack([jnp.min(values) for values in precision]) < 0.0)
 
 
 def largest(matrices: Float[Array, "T d d"]) -> Float[Array, " d"]:
-    """The largest entries on the diagonal over time."""
+    """The largest absolute values of the diagonal entries over time."""
     return jnp.max(jnp.abs(jnp.diagonal(matrices, axis1=1, axis2=2)), axis=0)
 
 
 def rounding_errors(
     columns: Float[Array, "*T D d"], spread: Any, information: Float[Array, " d"]
 ) -> Float[Array, "*T D"]:
-    """Bounds on the errors of variances H P Hᵀ − H P L P Hᵀ with these P Hᵀ.
+    """Bounds on the errors of variances H P Hᵀ − H P L P Hᵀ, from the columns P Hᵀ.
 
-    P has errors of rounding's size relative to the largest variance over time, and L to its own largest diagonal: what
-    is added to either at one position stays in it at others.
+    Rounding errors of P are relative to the largest variance over time, and those of L to its own largest diagonal:
+    an error made at one position persists at others.
     """
-    seen = jnp.sum(jnp.abs(columns) * jnp.sqrt(information)[(None,) * (columns.ndim - 1)], axis=-1) ** 2
-    return ROUNDING * (seen + spread)
+    explained = jnp.sum(jnp.abs(columns) * jnp.sqrt(information)[(None,) * (columns.ndim - 1)], axis=-1) ** 2
+    return ROUNDING * (explained + spread)
 
 
 _TRUSTED = 1e-7
 
 
 def is_lossy(covariance: Float[Array, "*T D D"], errors: Float[Array, "*T D"]) -> Bool[Array, "*T"]:
-    """Whether a variance with such an error may have lost all but seven digits."""
+    """Whether a variance with this error may have fewer than seven correct digits."""
     return ~jnp.all(errors <= _TRUSTED * jnp.diagonal(covariance, axis1=-2, axis2=-1), axis=-1)
 
 
@@ -149,31 +148,31 @@ def predicted(
 
 def smoothed_states(
     chain: Chain, precision: Float[Array, "T D D"], linear: Float[Array, "T D"]
-) -> tuple[Float[Array, "T d"], Float[Array, "T d d"], Kept]:
+) -> tuple[Float[Array, "T d"], Float[Array, "T d d"], ChainPosterior]:
     """Mean and covariance of every state of a chain of one piece given all sites, as deviations from the prior mean."""
-    kept = marginals_and_states(chain, precision, linear)
-    states = kept.states
+    posterior = marginals_and_states(chain, precision, linear)
+    states = posterior.states
     onward = chain.form.full(chain.transition)[1:]
     vector = jnp.einsum("tji,tj->ti", onward, states.vector[1:])
     matrix = jnp.einsum("tji,tjk,tkl->til", onward, states.matrix[1:], onward)
     last = jnp.zeros_like(states.vector[:1]), jnp.zeros_like(states.matrix[:1])
     vector, matrix = jnp.concatenate([vector, last[0]]), jnp.concatenate([matrix, last[1]])
-    return *jax.vmap(seen_from_later)(states.mean, states.covariance, vector, matrix), kept
+    return *jax.vmap(seen_from_later)(states.mean, states.covariance, vector, matrix), posterior
 
 
 def seen_from_later(
     mean: Float[Array, " d"], covariance: Float[Array, "d d"], vector: Float[Array, " d"], matrix: Float[Array, "d d"]
 ) -> tuple[Float[Array, " d"], Float[Array, "d d"]]:
-    """N(m + P r, P − P L P) for a state with mean m and covariance P, of which later sites say (r, L)."""
-    found = small.symmetrise(covariance - covariance @ matrix @ covariance)
+    """N(m + P r, P − P L P): a state with mean m and covariance P, given (r, L) of later sites."""
+    smoothed = small.symmetrise(covariance - covariance @ matrix @ covariance)
     least = ROUNDING * jnp.abs(jnp.diagonal(covariance))
-    given = jnp.diagonal(found)
-    raised = found + jnp.diag(jnp.where(given < least, least - given, 0.0))
+    variances = jnp.diagonal(smoothed)
+    raised = smoothed + jnp.diag(jnp.where(variances < least, least - variances, 0.0))
     return mean + covariance @ vector, small.small_covariance(raised)
 
 
 def run_filter(chain: Chain, steps: Step, elements: Element | None, states: bool = False) -> tuple[Any, Any]:
-    """The state at the end of every piece, and what the smoother needs (with all states, if they are wanted)."""
+    """The state at the end of every piece, and the inputs of the smoother (with all states if `states`)."""
     form = chain.form
 
     def body(state, step):
@@ -186,7 +185,7 @@ def run_filter(chain: Chain, steps: Step, elements: Element | None, states: bool
 def run_smoother(
     chain: Chain, steps: Step, elements: Element | None, last: Any, filtered: Filtered, states: bool
 ) -> tuple[Any, Any]:
-    """Every position's marginal, and (r, L) there if they are wanted."""
+    """The marginal of every position, and its (r, L) if `states`."""
     form = chain.form
 
     def body(adjoint, step):
@@ -194,14 +193,14 @@ def run_smoother(
         return earlier, (marginal, here if states else None)
 
     start = ends(chain, elements, last)
-    # Nothing that the loop does not use: XLA ends the process at an argument that a whole loop ignores.
+    # Unused arguments are removed: XLA crashes if a loop compiled as one kernel ignores an argument.
     needed = steps._replace(noise=None, linear=None)
     filtered = filtered._replace(updates=tuple(update._replace(rounding=None) for update in filtered.updates))
     return loops.scan(body, start, (needed, filtered), reverse=True, whole=chain.is_whole)[1]
 
 
 def collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: bool = False) -> Smoothed:
-    """What the loops gave, one entry per position."""
+    """The results of the loops, one entry per position."""
 
     def stack(entries):
         return jnp.stack([flatten(entry, chain.pieces) for entry in entries], axis=-1)
@@ -220,9 +219,9 @@ def collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: b
 
 
 def _sizes(chain: Chain, steps: Step, filtered: Filtered) -> list[Any]:
-    """Of what the variance of every latent is a difference: its variance given all sites up to its position.
+    """The sizes of the numbers whose difference is a latent's variance: its variance given all sites so far.
 
-    Where a latent is a sum of states, more than that: what that variance is a difference of.
+    If a latent is a sum of states, the sizes of the numbers whose difference is that variance are added.
     """
     form, updates = chain.form, filtered.updates
     rows = form.observation(chain.weights)
@@ -236,7 +235,7 @@ def _sizes(chain: Chain, steps: Step, filtered: Filtered) -> list[Any]:
     if steps.rotation is None:
         return [jnp.abs(sizes[0]) + rounding[0]]
     return [
-        jnp.abs(size) + sum(share[j] ** 2 * each for share, each in zip(steps.rotation, rounding, strict=True))
+        jnp.abs(size) + sum(share[j] ** 2 * error for share, error in zip(steps.rotation, rounding, strict=True))
         for j, size in enumerate(sizes)
     ]
 
@@ -244,12 +243,12 @@ def _sizes(chain: Chain, steps: Step, filtered: Filtered) -> list[Any]:
 def not_below_rounding(
     covariance: Float[Array, "T D D"], sizes: Float[Array, "T D"], errors: Any = 0.0
 ) -> tuple[Float[Array, "T D D"], Bool[Array, "T D"]]:
-    """Covariances whose variances are differences of numbers of these sizes: PSD, and none below its rounding error.
+    """PSD covariances with variances raised to their rounding errors, and which of them were lost to rounding.
 
-    Nor below further `errors` that are known.
+    Variances are differences of numbers of these `sizes`; `errors` are further bounds on their errors.
     """
     least = jnp.maximum(ROUNDING * jnp.abs(jax.lax.stop_gradient(sizes)), jax.lax.stop_gradient(errors))
-    found = jnp.diagonal(covariance, axis1=1, axis2=2)
-    lost = found < least
-    raised = small.symmetrise(covariance) + jax.vmap(jnp.diag)(jnp.where(lost, least - found, 0.0))
+    variances = jnp.diagonal(covariance, axis1=1, axis2=2)
+    lost = variances < least
+    raised = small.symmetrise(covariance) + jax.vmap(jnp.diag)(jnp.where(lost, least - variances, 0.0))
     return jax.vmap(small.small_covariance)(raised), lost
