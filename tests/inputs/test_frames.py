@@ -68,6 +68,33 @@ def test_dates_are_the_same_times(library):
     np.testing.assert_array_equal(found, ng.infer(TIME, days, [1.0, 2.0, 3.0, 0.0]).data.x)
 
 
+def test_times_and_numbers_are_not_mixed_in_a_frame(library):
+    for other in ([1, 2, 3, 4], stamps(HELSINKI)):
+        with pytest.raises(ValueError, match=r"x must hold numbers, or time stamps of one kind, got .* in row 0, "):
+            ng.infer(TIME, library.frame({"t": stamps(), "other": other}), [1.0, 2.0, 3.0, 0.0])
+
+
+def test_text_in_a_frame_is_refused(library):
+    with pytest.raises(ValueError, match=r"x must hold real numbers, got .* with 'u'"):
+        ng.infer(PLANE, library.frame({"east": [1.0, 2.0], "north": ["u", "v"]}), [1.0, 2.0])
+
+
+def test_frames_are_read_in_batches(library):
+    sparse = ng.Model(ng.SparseGP(ng.kernels.RBF([1.0, 2.0]), [[0.0, 1.0], [2.0, 0.0]]), "poisson")
+    result = ng.infer(sparse, library.frame(X), library.column([1, 2, 3, 0]), batch_size=4)
+    assert result.columns.names == ("east", "north")
+    assert result.energy == ng.infer(sparse, pd.DataFrame(X), [1, 2, 3, 0], batch_size=4).energy
+
+
+def test_arrays_and_batches_of_pyarrow_are_the_same_times():
+    pyarrow = pytest.importorskip("pyarrow")
+    wanted = ng.infer(TIME, stamps(HELSINKI), [1.0, 2.0, 3.0, 0.0])
+    for x in (pyarrow.array(stamps(HELSINKI)), pyarrow.RecordBatch.from_pydict({"t": stamps(HELSINKI)})):
+        result = ng.infer(TIME, x, [1.0, 2.0, 3.0, 0.0])
+        np.testing.assert_array_equal(result.data.x, wanted.data.x)
+        assert result.columns.kind == wanted.columns.kind
+
+
 @pytest.mark.parametrize(("zone", "other"), [(None, datetime.UTC), (datetime.UTC, None)])
 def test_stamps_with_and_without_a_zone_are_not_mixed(library, zone, other):
     result = ng.infer(TIME, library.column(stamps(zone)), [1.0, 2.0, 3.0, 0.0])

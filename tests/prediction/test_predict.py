@@ -8,7 +8,7 @@ from scipy import integrate, special, stats
 
 import newtongp as ng
 from newtongp._runtime.double import in_double
-from newtongp.prediction import predict
+from newtongp.prediction import integrals
 
 likelihoods = ng.likelihoods
 MEANS, STDS = np.array([-0.5, 0.2, 1.0]), np.array([0.1, 0.5, 1.0])
@@ -65,7 +65,7 @@ def test_moments_are_those_of_the_mixture(name):
 def test_log_density_is_that_of_the_mixture(name):
     likelihood, given, y = CASES[name]
     with jax.enable_x64(True):
-        found = np.asarray(predict._log_densities(likelihood, None, LATENT, np.array(y, dtype=float)[:, None]))
+        found = np.asarray(integrals.log_densities(likelihood, None, LATENT, np.array(y, dtype=float)[:, None]))
 
     def density(f, value):
         frozen = given(f)
@@ -196,7 +196,7 @@ def test_probabilities_of_many_classes_are_none_of_them_negative(rule):
     np.testing.assert_allclose(prediction.probabilities, special.softmax(draws, axis=2).mean(1), atol=0.015)
     assert np.all(prediction.probabilities > 0.0)
     y = rng.integers(0, 8, (40, 1))
-    found = in_double(predict._log_densities)(prediction.likelihood, rule, latent, y.astype(float))
+    found = in_double(integrals.log_densities)(prediction.likelihood, rule, latent, y.astype(float))
     np.testing.assert_allclose(found, np.log(np.take_along_axis(prediction.probabilities, y, axis=1)[:, 0]), rtol=1e-9)
 
 
@@ -209,7 +209,7 @@ class Window(ng.Likelihood):
 
 def test_what_is_impossible_has_a_density_of_zero():
     latent = ng.Gaussian(np.zeros((2, 1)), np.full((2, 1, 1), 1e-4))
-    found = in_double(predict._log_densities)(Window(), None, latent, np.array([[0.0], [50.0]]))
+    found = in_double(integrals.log_densities)(Window(), None, latent, np.array([[0.0], [50.0]]))
     np.testing.assert_array_equal(found, [pytest.approx(-np.log(2.0)), -np.inf])
 
 

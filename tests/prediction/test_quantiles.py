@@ -14,7 +14,7 @@ from scipy import integrate, special, stats
 
 import newtongp as ng
 from newtongp.likelihoods import host
-from newtongp.prediction import predict
+from newtongp.prediction import integrals
 from newtongp.prediction.adaptive import integrate as adaptive
 from newtongp.prediction.rows import AccuracyWarning
 
@@ -292,7 +292,7 @@ def test_many_latents_say_how_accurate_they_are():
 
 
 def log_density(likelihood, mean, variance, y):
-    return predict._log_densities(likelihood, None, latent(mean, variance), np.reshape(np.asarray(y, float), (-1, 1)))
+    return integrals.log_densities(likelihood, None, latent(mean, variance), np.reshape(np.asarray(y, float), (-1, 1)))
 
 
 def by_panels(function, centre):
@@ -332,7 +332,7 @@ def test_densities_far_from_what_was_expected():
 def test_densities_of_two_latents(mean, size):
     """A scale of its own latent, over which Gauss-Legendre nodes are laid, and for each the panels for the other."""
     rows = ng.Gaussian(np.array([mean]), size**2 * np.eye(2)[None])
-    found = predict._log_densities(lk.HeteroscedasticStudentT(4.0, "exp"), None, rows, np.array([[0.8]]))[0]
+    found = integrals.log_densities(lk.HeteroscedasticStudentT(4.0, "exp"), None, rows, np.array([[0.8]]))[0]
     nodes, weights = np.polynomial.legendre.leggauss(80)
     scales = np.exp(mean[1] + 8.0 * size * nodes)
     centre = (0.8 - mean[0]) / size
@@ -456,6 +456,17 @@ def test_a_prediction_as_a_frame():
     assert list(classes.columns)[:2] == ["probability_0", "probability_1"]
     with pytest.raises(ValueError, match="level must be a number strictly between 0 and 1"):
         found.to_frame(level=2.0)
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_a_frame_is_of_the_library_of_the_new_inputs(library):
+    frames = pytest.importorskip(library)
+    table = frames.table if library == "pyarrow" else frames.DataFrame
+    result = ng.infer(ng.Model(ng.GP(ng.kernels.RBF()), lk.Gaussian(0.1)), [0.0, 1.0, 2.0], [0.1, 1.2, 0.4])
+    found, wanted = result.predict(table({"x": [0.5, 1.5]})), result.predict([0.5, 1.5])
+    assert type(found.to_frame()) is type(table({"x": [0.5]}))
+    assert type(wanted.to_frame()).__module__.startswith("pandas")
+    np.testing.assert_array_equal(np.asarray(found.to_frame()["upper"]), wanted.to_frame()["upper"])
 
 
 def test_a_frame_needs_pandas(monkeypatch):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..likelihoods.base import Likelihood, at_rows, rows_given
 from ..model import Model
+from ..validation.frames import frame_array, read_frame
 from ..validation.numbers import NotRealError, as_real
 from .columns import Columns, names_of
 from .data import Data, check_indexes, read_data
@@ -97,8 +98,9 @@ class _Chunks(_Source):
 
 def _as_array(value: Any, name: str) -> np.ndarray:
     """The value as an array, with its mask if it has one; entries are checked chunk by chunk."""
+    frame = read_frame(value)
     try:
-        return np.asanyarray(value)
+        return np.asanyarray(value) if frame is None else frame_array(frame)
     except ValueError:
         raise ValueError(
             f"{name} must hold one row per datum, got {type(value).__name__} with rows of different lengths: make all "
@@ -108,7 +110,7 @@ def _as_array(value: Any, name: str) -> np.ndarray:
 
 def _is_sliced(value: Any) -> bool:
     """Whether this is an array that can be sliced by rows without loading it."""
-    return hasattr(value, "shape") and hasattr(value, "__getitem__") and not hasattr(value, "iloc")
+    return hasattr(value, "shape") and hasattr(value, "__getitem__") and read_frame(value) is None
 
 
 def _source(x: Any, y: Any) -> _Source:

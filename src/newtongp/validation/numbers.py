@@ -10,6 +10,8 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 
+from .frames import as_array
+
 
 class NotRealError(TypeError):
     """`entry` is not a real number."""
@@ -32,7 +34,7 @@ def as_real(value: Any) -> np.ndarray:
     newtongp.validation.numbers.NotRealError: not a real number: '1'
     """
     try:
-        array = np.asarray(value)
+        array = as_array(value)
     except (TypeError, ValueError):  # ragged, or something that refuses to be an array
         raise NotRealError(value) from None
     if array.dtype.kind in "fiub" or jnp.issubdtype(array.dtype, np.floating):

@@ -8,10 +8,11 @@ import dataclasses
 import datetime
 import math
 import re
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from .frames import frame_array, has_zone, read_frame
 
 _SECOND = 10**18
 # NumPy's units in attoseconds, from long to short. Months and years have no fixed length.
@@ -254,35 +255,17 @@ def read_times(value: Any) -> Times | None:
     >>> read_times([1.0, 2.0]) is None
     True
     """
-    zoned = _without_zone(value)
-    if zoned is not None:
-        return Times(zoned, True)
+    frame = read_frame(value)
     try:
-        array = np.asarray(value)
+        array = np.asarray(value) if frame is None else frame_array(frame)
     except (TypeError, ValueError):
         return None
     if array.dtype.kind in "mM" and not isinstance(value, (list, tuple)):
-        return Times(_unmask(value, array), _has_zone(value))
+        return Times(_unmask(value, array), frame is not None and has_zone(frame))
     # NumPy would read [duration, 3] as two durations and [stamp, duration] as two stamps.
     if array.dtype.kind in "mMO":
         return _from_objects(np.array(_unpacked(value), dtype=object) if isinstance(value, (list, tuple)) else array)
     return None
-
-
-def _without_zone(value: Any) -> np.ndarray | None:
-    """The stamps of a pandas column or index with a time zone, in UTC. (pandas itself is never imported.)"""
-    dtype = getattr(value, "dtype", None)
-    if getattr(dtype, "tz", None) is None or not isinstance(getattr(dtype, "unit", None), str):
-        return None
-    return np.asarray(value, dtype=f"datetime64[{dtype.unit}]")  # pyright: ignore[reportOptionalMemberAccess]
-
-
-def _has_zone(value: Any) -> bool:
-    """Whether a column or frame of polars or pyarrow, which become arrays in UTC, has a time zone."""
-    kinds = [getattr(value, "dtype", None), getattr(value, "type", None)]
-    for several in (getattr(value, "dtypes", None), getattr(getattr(value, "schema", None), "types", None)):
-        kinds.extend(several if isinstance(several, Iterable) else ())
-    return any(getattr(kind, each, None) is not None for kind in kinds for each in ("time_zone", "tz"))
 
 
 def _unmask(value: Any, array: np.ndarray) -> np.ndarray:
