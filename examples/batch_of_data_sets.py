@@ -1,4 +1,4 @@
-"""Many data sets at once: one compiled program for a batch of series, by `jax.vmap` over `solve`."""
+"""Many data sets at once: one compiled program for a batch of series, with `jax.vmap` over `solve`."""
 
 import jax
 import numpy as np

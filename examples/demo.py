@@ -1,7 +1,7 @@
 """The demo: three data sets, each fitted, drawn, checked and saved, and a page that shows it all.
 
-Every story begins with four lines of code, kept as text. The demo runs that text, and the page shows it: what a
-reader is told to write is what was run.
+Every story begins with four lines of code, kept as text. The demo runs this text and the page shows it, so the code
+that readers see is the code that was run.
 """
 
 import argparse
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
 
 
 class Story(NamedTuple):
-    """A data set, the code that fits it, and what to show and say of the result."""
+    """A data set, the code that fits it, and the figures and findings to report."""
 
     title: str
     text: tuple[str, ...]
     code: str
-    """Makes `result`, and a `figure` of it."""
+    """Creates `result` and its `figure`."""
     pictures: "Callable[[Result, Figure], list[Picture]]"
     findings: Callable[[Any], list[str]]
 
 
 def run(out: str | Path, console: Console | None = None, stories: "tuple[Story, ...] | None" = None) -> list[Result]:
-    """Tell all stories, print what was found, and write the folder `report` in the folder `out`."""
+    """Run all stories, print their findings, and write the folder `report` in the folder `out`."""
     require_matplotlib()
     console = console or Console()
     folder = Path(out) / "report"
@@ -54,9 +54,9 @@ def run(out: str | Path, console: Console | None = None, stories: "tuple[Story, 
 
 
 _INTRODUCTION = (
-    "Three kinds of data for which Gaussian noise of one size is wrong: measurements whose noise changes, counts, and "
-    "classes. Each is a Gaussian process with a likelihood that fits the data. All hyperparameters were learned, "
-    "starting from nothing but the data, and every prediction is of y itself.",
+    "Gaussian noise with a constant variance is wrong for these three kinds of data: measurements whose noise changes, "
+    "counts, and classes. Each model is a Gaussian process with a likelihood that suits the data. All hyperparameters "
+    "were learned from the data alone, and every prediction is of y itself.",
 )
 
 
@@ -75,14 +75,14 @@ def _tell(story: Story, console: Console) -> Section:
 
 
 def run_code(code: str) -> "tuple[Result, Figure]":
-    """The `result` and the `figure` that a story's code makes."""
+    """Run a story's code, and return the `result` and the `figure` that it creates."""
     names: dict[str, Any] = {}
     exec(compile(code, "<demo>", "exec"), names)
     return names["result"], names["figure"]
 
 
 def _label(figure: "Figure", *labels: tuple[str, str]) -> None:
-    """Say what is on the axes of the first panels, and in which units."""
+    """Label the axes of the first panels, with units."""
     for ax, (below, beside) in zip(figure.axes, labels, strict=False):
         ax.set(xlabel=below, ylabel=beside)
 
@@ -102,8 +102,8 @@ figure = result.plot(latents=True)
 def _motorcycle_pictures(result: Result, figure: "Figure") -> list[Picture]:
     _label(figure, ("", "acceleration, g"), ("", "mean, g"), ("time after impact, ms", "log of the noise"))
     caption = (
-        "Accelerations of the head, and 50 % and 95 % of new ones. Below, the two latents: the mean, and the logarithm "
-        "of the noise's standard deviation."
+        "Accelerations of the head, with bands for 50 % and 95 % of new data. Below, the two latents: the mean, and "
+        "the logarithm of the noise's standard deviation."
     )
     return [Picture(figure, caption), calibration_picture(result), convergence_picture(result)]
 
@@ -118,7 +118,7 @@ def _motorcycle_findings(result: Result) -> list[str]:
     return [
         f"The head is slowed down most at about {times[lowest]:.0f} ms, by {-mean[lowest]:.0f} ± {half:.0f} g (95 %).",
         f"The noise has a standard deviation of {quiet:.1f} g before 12 ms and of {noise[loud]:.0f} g at "
-        f"{times[loud]:.0f} ms. One noise for all times would be too wide early and too narrow late.",
+        f"{times[loud]:.0f} ms. Noise of a constant size would be too large early and too small late.",
     ]
 
 
@@ -137,7 +137,7 @@ _YEARS = np.arange(1852.0, 1977.0)
 
 def _coal_pictures(result: Result, figure: "Figure") -> list[Picture]:
     _label(figure, ("year", "explosions in the year"))
-    caption = "Explosions a year, 50 % and 95 % of new counts, and a forecast of fifteen years."
+    caption = "Explosions per year, with bands for 50 % and 95 % of new counts and a forecast for fifteen years."
     return [Picture(figure, caption), calibration_picture(result), convergence_picture(result)]
 
 
@@ -155,23 +155,23 @@ def _coal_findings(result: Result) -> list[str]:
     days, seconds = _coal_by_day(result)
     return [
         f"The rate fell from {rate(1870)} to {rate(1910)}.",
-        f"For 1962, the first year after these data, {expected:.1f} explosions are expected. Further on the interval "
-        "widens, as it should.",
-        f"Speed: counted by day, the same century is {days.data.y.shape[0]} rows, for which inference takes "
+        f"For 1962, the first year after these data, {expected:.1f} explosions are expected. In later years the "
+        "interval widens, as it should.",
+        f"Speed: counted by day, the same period has {days.data.y.shape[0]} rows. Inference takes "
         f"{1e3 * seconds:.0f} ms once it is compiled: {days.steps} steps of "
-        f"{1e9 * seconds / (days.steps * days.data.y.shape[0]):.0f} ns a row. The time grows linearly with the rows, "
-        "because in time this Gaussian process is a state space model.",
+        f"{1e9 * seconds / (days.steps * days.data.y.shape[0]):.0f} ns per row. The time grows linearly with the "
+        "number of rows, because this Gaussian process in time is a state space model.",
     ]
 
 
 def _coal_by_day(result: Result) -> tuple[Result, float]:
-    """Inference with the same rate and a row for every day, and the seconds of its shortest of three runs."""
+    """Inference with the same prior and one row per day, and the time of the shortest of three runs in seconds."""
     first, last = np.datetime64("1852-01-01"), np.datetime64("1961-12-31")
     days = np.arange(first, last + np.timedelta64(1, "D"))
     dates = datasets.coal()
     dates = dates[(dates >= first) & (dates <= last)]
     counts = np.bincount((dates - first).astype(int), minlength=days.size)
-    # A year is at its number, so it reaches half a year to both sides.
+    # The input of a year is its number, so the year extends half a unit to either side.
     in_years = 1851.5 + (np.arange(days.size) + 0.5) * (110.0 / days.size)
     model = Model(result.model.prior, Poisson(exposure=110.0 / days.size))
     seconds = []
@@ -205,9 +205,9 @@ def _iris_findings(result: FitResult) -> list[str]:
     right = np.exp(result.leave_one_out()) > 0.5
     length, width = result.parameters["kernel.lengthscale"]
     return [
-        f"{np.sum(right)} of {right.size} flowers would be named correctly from the other {right.size - 1}: the sepals "
-        "alone do not tell the two species apart, and the probabilities say so.",
-        f"The lengthscales are {length:.1f} cm in length and {width:.3g} cm in width: of the two, it is length that "
+        f"{np.sum(right)} of {right.size} flowers would be classified correctly from the other {right.size - 1}: the "
+        "sepals alone do not tell the two species apart, and the probabilities reflect this.",
+        f"The lengthscales are {length:.1f} cm for the length and {width:.3g} cm for the width: it is the length that "
         "tells the species apart.",
     ]
 
@@ -216,9 +216,10 @@ STORIES = (
     Story(
         "Motorcycle: noise that changes",
         (
-            "133 accelerations of a head in the 58 ms after the simulated crash of a motorcycle. There is hardly any "
-            "noise at first and much of it later, so the mean and the noise are two Gaussian processes. In time, they "
-            "are state space models: the cost grows linearly with the rows.",
+            "133 measurements of the acceleration of the head in the 58 ms after a simulated motorcycle crash. There "
+            "is hardly any noise at first and a lot of it later, so the mean and the logarithm of the noise are two "
+            "Gaussian processes in time. Both are state space models, so the cost grows linearly with the "
+            "number of rows.",
         ),
         _MOTORCYCLE,
         _motorcycle_pictures,
@@ -237,9 +238,9 @@ STORIES = (
     Story(
         "Iris: two classes",
         (
-            "100 flowers of two species of iris, with the length and the width of a sepal. Which species it is depends "
-            "on a Gaussian process over both. The method is expectation propagation, which is usually the most "
-            "accurate for class probabilities.",
+            "100 flowers of two species of iris, with the length and the width of a sepal. The probability of a "
+            "species is a function of both, modelled by a Gaussian process. The method is expectation propagation, "
+            "which is usually the most accurate for class probabilities.",
         ),
         _IRIS,
         _iris_pictures,
@@ -251,7 +252,7 @@ STORIES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; the exit code is 0 if it succeeded."""
     parser = argparse.ArgumentParser(description="Fit three data sets, and write a report with figures and tables.")
-    parser.add_argument("--out", default="demo", metavar="DIR", help="where the folder report goes (default: demo)")
+    parser.add_argument("--out", default="demo", metavar="DIR", help="where to write the folder report (default: demo)")
     try:
         run(parser.parse_args(arguments).out)
     except (ImportError, OSError, ValueError) as problem:

@@ -16,7 +16,7 @@ def main(draws: int = 200, warmup: int = 100) -> np.ndarray:
     y = rng.poisson(np.exp(1.0 + np.sin(x))).astype(float)
 
     def log_density(logarithms):
-        """−energy, an approximation of log p(y), and a standard normal prior on the logarithms."""
+        """−energy, an approximation of log p(y), plus the log of a standard normal prior on the logarithms."""
         lengthscale, deviation = jnp.exp(logarithms)
         kernel = ng.kernels.Matern32(lengthscale, deviation**2)
         solution = ng.solve(ng.Model(ng.GP(kernel, mean=1.0), ng.likelihoods.Poisson()), (x, y))

@@ -37,7 +37,7 @@ def test_the_demo_tells_three_stories_and_writes_a_report(tmp_path, console):
         "slowed down most at about 21 ms",
         "3.5 a year in 1870",
         "40177 rows",
-        "ns a row",
+        "ns per row",
         "73 of 100 flowers",
         "index.html",
     ):
