@@ -6,7 +6,7 @@ The loop itself is in `loop.py`.
 import functools
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import equinox as eqx
@@ -21,6 +21,7 @@ from ..inputs.data import read_sites
 from ..methods.rule import Method
 from ..model import Model
 from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.size_classes import first_rows
 from ..numerics.small import smallest_eigenvalue
 from ..priors.base import Prior, Workspace
 from ..results.result import History, InferenceError, Result
@@ -37,12 +38,11 @@ from .steps.double_loop import DoubleLoop
 
 
 @in_double
-def posterior_of(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
-    """q(f) with all that prediction needs."""
+def posterior_of(prior: Prior, workspace: Workspace, sites: Sites, rows: int) -> Any:
+    """q(f) with everything that prediction needs, for data of so many rows."""
     posterior, refined = to_host((_condition(prior, workspace, sites), workspace.refined(sites)))
-    if refined is None:
-        return posterior
-    return eqx.tree_at(lambda found: found.marginals, posterior, workspace.at_rows(refined))
+    marginals = posterior.marginals if refined is None else workspace.at_rows(refined)
+    return eqx.tree_at(lambda posterior: posterior.marginals, posterior, first_rows(marginals, rows))
 
 
 @compiled
@@ -247,6 +247,12 @@ class Run:
             where = f"from about f = {np.array2string(found.edge, precision=4)} on"
         return f"In row {self.order.row_at(found.row)} the density is zero {where}."
 
+    def condition(self, sites: Sites) -> Callable[[], Any]:
+        """A function that returns q(f) given the sites of all positions."""
+        return functools.partial(
+            posterior_of, self.model.prior, self.problem.workspace, sites, self.data.x.shape[0]
+        )
+
     def result(self, report: Report) -> Result:
         """What a user gets."""
         status, steps = Status(int(report.status)), max(0, int(report.steps))
@@ -264,7 +270,7 @@ class Run:
             sites=self.order.rows(to_host(report.sites)),
             marginals=self.order.rows(to_host(report.marginals if refined is None else refined)),
             site_marginals=self.order.rows(to_host(report.site_marginals)),
-            condition=functools.partial(posterior_of, self.model.prior, self.problem.workspace, report.sites),
+            condition=self.condition(report.sites),
             columns=self.columns,
         )
 
@@ -376,7 +382,7 @@ class State:
         self.status = Status(int(loop.status))
         sites = to_host(point.sites)
         self.sites = run.order.rows(sites)
-        self._condition = functools.partial(posterior_of, run.model.prior, run.problem.workspace, sites)
+        self._condition = run.condition(sites)
 
     @functools.cached_property
     def posterior(self) -> Any:

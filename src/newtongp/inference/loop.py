@@ -166,7 +166,9 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
     row_memory = None if method.curvature.moves_all_rows else memory
     proposal, _ = propose_rows(problem, method, expansions, sites, row_memory, jnp.zeros(()))
     residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
-    size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals), initial=0.0)
+    # Missing rows are at rest, and how many there are must not matter.
+    entries = jnp.maximum(jnp.sum(problem.observed), 1) * residuals.shape[1]
+    size, largest = jnp.sqrt(jnp.sum(residuals**2) / entries), jnp.max(jnp.abs(residuals), initial=0.0)
     # Λₙ Cₙ is of the size of 1, unless a site is so precise that its marginal is rounding error.
     shares = jnp.sum(sites.precision * conditioned.marginals.covariance, axis=(1, 2))
     cavities = jnp.all(numbers.proper)

@@ -93,8 +93,10 @@ class Setup:
         kernel = getattr(model.prior, "kernel", None)
         if kernel is not None:
             check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
-        layout = model.prior.layout(self.data.x)
-        self.order = Order(layout.rows, self.data.x.shape[0])
+        count = self.data.x.shape[0]
+        size = model.prior.size_class(count)
+        layout = model.prior.layout(self.data.x) if size == count else model.prior.layout(self.data.x, size)
+        self.order = Order(_rows_of_data(layout.rows, count, size), count)
         y, observed = self.order.positions(self.data.y), self.order.positions(self.data.observed, fill=False)
         self.bound = BoundModel(model.prior, self._likelihood(), layout.inputs, *jax.device_put((y, observed)))
 
@@ -116,6 +118,14 @@ class Setup:
         inputs = model.prior.refresh_inputs(self.bound.inputs)
         other.bound = BoundModel(model.prior, other._likelihood(), inputs, self.bound.y, self.bound.observed)
         return other
+
+
+def _rows_of_data(rows: np.ndarray | None, count: int, size: int) -> np.ndarray | None:
+    """The rows of a layout of `size` rows, of which the first `count` are data: −1 for those that fill it up."""
+    if size == count:
+        return rows
+    rows = np.arange(size) if rows is None else rows
+    return np.where(rows < count, rows, -1)
 
 
 @compiled

@@ -45,11 +45,11 @@ def swept(problem: Problem, x: np.ndarray) -> Sites:
     method = PosteriorLinearisation(cubature=Unscented(3))
     if isinstance(problem.workspace, ChainWorkspace):
         return sweep_in_time(problem, method)
-    rows = problem.observed.shape[0]
+    rows = x.shape[0]
     count = rows if rows <= _ROW_BY_ROW else _BLOCKS
     # In order of x if that is one number, as they come if not.
     order = np.argsort(x[:, 0], kind="stable") if x.shape[1] == 1 else np.arange(rows)
-    blocks = np.empty(rows, dtype=int)
+    blocks = np.zeros(problem.observed.shape[0], dtype=int)
     blocks[order] = np.arange(rows) * count // rows
     return _sweep_in_blocks(problem, method, blocks, count)
 
@@ -128,7 +128,8 @@ def inside_support(problem: Problem) -> Iterator[Sites]:
     every row has its own. Nothing, if some row has none either.
     """
     mean, scale, _ = _spread(_prior_marginals(problem))
-    typical = np.broadcast_to(np.median(scale, axis=0), scale.shape)
+    observed = np.asarray(problem.observed)
+    typical = np.broadcast_to(np.median(scale[observed] if np.any(observed) else scale, axis=0), scale.shape)
     directions = _directions(mean.shape[1])
     shifts = _SHIFTS[:, None, None] * directions[None]
     fine = np.asarray(_finite(problem, mean, typical, shifts.reshape(-1, mean.shape[1])))

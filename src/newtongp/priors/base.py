@@ -103,6 +103,10 @@ class Posterior(eqx.Module):
     def predict(self, x: Any) -> Gaussian:
         """The marginals of f at new inputs (M, P)."""
 
+    def without_marginals(self) -> "Posterior":
+        """The posterior as compiled functions take it: its arrays are of a size class, but marginals are of the data."""
+        return eqx.tree_at(lambda posterior: posterior.marginals, self, None, is_leaf=lambda leaf: leaf is None)
+
     @abc.abstractmethod
     def joint(self, x: Any) -> Gaussian:
         """The joint distribution of f at new inputs, latents within rows: mean (M·D,), covariance (M·D, M·D)."""
@@ -113,16 +117,12 @@ class Posterior(eqx.Module):
 
 
 def ask(function: Callable, posterior: Posterior, x: Any, smallest: int = SMALLEST) -> Any:
-    """`function(posterior, x)`, which is compiled, with `x` filled up to a size class: one entry per row of x.
-
-    The marginals have as many rows as the data, so the function is given the posterior without them.
-    """
+    """`function(posterior, x)`, which is compiled, with `x` filled up to a size class: one entry per row of x."""
     if isinstance(x, jax.core.Tracer):
         return function(posterior, x)
     inputs = np.asarray(x)
     filled = fill_rows(inputs, size_class(inputs.shape[0], smallest=smallest))
-    bare = eqx.tree_at(lambda whole: whole.marginals, posterior, None)
-    return first_rows(to_host(function(bare, filled)), inputs.shape[0])
+    return first_rows(to_host(function(posterior.without_marginals(), filled)), inputs.shape[0])
 
 
 def over_pairs(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:

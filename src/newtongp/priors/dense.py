@@ -21,7 +21,8 @@ from ..means import as_mean
 from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
-from .base import Conditioned, Posterior, Prior, Workspace, draws_of, over_pairs
+from ..numerics.size_classes import SMALLEST, size_class
+from .base import Conditioned, Posterior, Prior, Workspace, ask, draws_of, over_pairs
 from .by_name import read_kernel
 
 
@@ -60,6 +61,9 @@ class GP(Prior):
     def memory(self, x: np.ndarray) -> float:
         # Covariances of all rows and latents: the prior's, the posterior's, and intermediate factors.
         return 6.0 * 8.0 * (x.shape[0] * float(self.num_latents)) ** 2
+
+    def size_class(self, rows: int) -> int:
+        return size_class(rows, cubic=True)
 
     def prepare(self, x: Float[Array, "N P"]) -> "DenseWorkspace":
         return DenseWorkspace(x, self.mean.means(x), grams(self.kernel, x, x))
@@ -401,7 +405,8 @@ class DensePosterior(Posterior):
 
     @on_host
     def predict(self, x: Any) -> Gaussian:
-        found, lost = _predict(self, x)
+        # Each new input costs N² operations.
+        found, lost = ask(_predict, self, x, SMALLEST if self.factor.shape[0] <= 4 * SMALLEST else SMALLEST // 8)
         warn_of_lost(lost)
         return found
 

@@ -17,12 +17,13 @@ from jaxtyping import Array, Float
 from .._runtime.double import on_host
 from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.size_classes import size_class
 from ..parameters.constraints import Covariance, Real, learned
 from ..parameters.matrices import checked_covariance
 from ..validation.arguments import whole
 from ..validation.numbers import parameter
 from . import weight_space
-from .base import Conditioned, Posterior, Prior, Workspace
+from .base import Conditioned, Posterior, Prior, Workspace, ask
 
 
 class LinearModel(Prior):
@@ -93,6 +94,9 @@ class LinearModel(Prior):
         # Features of all rows, and covariances of all weights.
         weights = self.num_latents * float(x.shape[1])
         return 8.0 * (4.5 * x.size + 6.0 * weights**2)
+
+    def size_class(self, rows: int) -> int:
+        return size_class(rows)
 
     def prepare(self, x: Float[Array, "N P"]) -> "LinearWorkspace":
         return LinearWorkspace(_times_root(x, self.prior_covariance), x @ self._prior_mean(x.shape[1]).T)
@@ -232,10 +236,8 @@ class LinearPosterior(Posterior):
     """(D·P, D, P): the covariance of the weights is its square."""
 
     @on_host
-    @jax.jit
-    def predict(self, x: Float[Array, "M P"]) -> Gaussian:
-        half, mean = self._at(x)
-        return Gaussian(x @ mean.T, weight_space.covariances(half, x[None]))
+    def predict(self, x: Any) -> Gaussian:
+        return ask(_predict, self, x)
 
     @on_host
     @jax.jit
@@ -262,3 +264,9 @@ class LinearPosterior(Posterior):
                 "one column per weight"
             )
         return half, jnp.asarray(self.weights.mean).reshape(half.shape[1:])
+
+
+@jax.jit
+def _predict(posterior: LinearPosterior, x: Float[Array, "M P"]) -> Gaussian:
+    half, mean = posterior._at(x)
+    return Gaussian(x @ mean.T, weight_space.covariances(half, x[None]))

@@ -244,8 +244,7 @@ class MarkovPosterior(TemporalPosterior):
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
-        bare = eqx.tree_at(lambda posterior: posterior.marginals, self, None)
-        return first_rows(to_host(_one_step_ahead(bare)), self.marginals.mean.shape[0])
+        return first_rows(to_host(_one_step_ahead(self.without_marginals())), self.marginals.mean.shape[0])
 
 
 @jax.jit

@@ -26,7 +26,7 @@ from ..parameters.constraints import Real, learned
 from ..validation.arguments import whole
 from . import inducing as inducing_inputs
 from . import weight_space
-from .base import Conditioned, Layout, Posterior, Prior, Workspace, draws_of, over_pairs
+from .base import Conditioned, Layout, Posterior, Prior, Workspace, ask, draws_of, over_pairs
 from .by_name import read_kernel
 
 
@@ -289,9 +289,9 @@ class SparsePosterior(Posterior):
         latents, size = self.whitened_mean.shape
         chunk = 4 * weight_space.block_of(latents**2 * size)
         if isinstance(x, jax.core.Tracer) or x.shape[0] <= chunk:
-            return _predict(self, x)
+            return ask(_predict, self, x)
         rows, pieces = np.asarray(x), []
-        on_device = jax.device_put(self)
+        on_device = jax.device_put(self.without_marginals())
         for start in range(0, rows.shape[0], chunk):
             piece = rows[start : start + chunk]
             # The last piece is padded, so that one compiled program serves all.

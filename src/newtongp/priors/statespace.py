@@ -1,6 +1,7 @@
 """Linear Gaussian state space models given by their matrices: one state per step, with a transition in between."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -259,7 +260,7 @@ class StateSpacePosterior(TemporalPosterior):
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        marginals, lost, lossy = to_host(_marginals_at(self.prior, *self._with(x)))
+        marginals, lost, lossy = self._ask(_marginals_at, x)
         if holds(lossy):
             return to_host(_carefully(self.prior, *self._with(x, pieces=1), "latents"))
         warn_of_lost(lost)
@@ -267,7 +268,7 @@ class StateSpacePosterior(TemporalPosterior):
 
     @in_double
     def states(self, x: Any) -> Gaussian:
-        states, lossy = to_host(_states_at(self.prior, *self._with(x, pieces=1)))
+        states, lossy = self._ask(_states_at, x, pieces=1)
         return to_host(_carefully(self.prior, *self._with(x, pieces=1), "states")) if holds(lossy) else states
 
     @in_double
@@ -282,7 +283,13 @@ class StateSpacePosterior(TemporalPosterior):
     @in_double
     def one_step_ahead(self) -> Gaussian:
         inputs, sites, _ = self._with(np.zeros((0, 1)), pieces=1)
-        return to_host(_one_step_ahead(self.prior, inputs, sites))
+        return first_rows(to_host(_one_step_ahead(self.prior, inputs, sites)), self.marginals.mean.shape[0])
+
+    def _ask(self, function: Callable, x: Any, pieces: int | None = None) -> Any:
+        """One entry per row of x, which is filled up to a size class."""
+        count = x.shape[0]
+        filled = fill_rows(np.asarray(x), size_class(count))
+        return first_rows(to_host(function(self.prior, *self._with(filled, pieces))), count)
 
     def _with(self, x: Any, pieces: int | None = None) -> tuple["_Steps", Sites, Any]:
         """The inputs and sites of a chain over the steps of the data and of x, and the positions of x."""

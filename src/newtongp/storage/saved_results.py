@@ -191,4 +191,4 @@ def _check_fit(result: FitResult) -> None:
 def _conditioned(model: Model, data: Data, sites: Sites) -> Posterior:
     """q(f), as `infer` would compute it for these sites."""
     setup = Setup(model, data.x, data.outputs)
-    return posterior_of(model.prior, setup.problem.workspace, setup.order.sites(sites))
+    return posterior_of(model.prior, setup.problem.workspace, setup.order.sites(sites), data.x.shape[0])
