@@ -142,7 +142,7 @@ def entry(value):
     ("batches", "change", "message"),
     [
         (False, without("energy"), "energy must be an array of floats"),
-        (False, put("energy", lambda a: a[:-1]), r"energy must have shape \(\d+,\), and has"),
+        (False, put("energy", lambda a: a[:-1]), r"energy must have shape \(\d+,\), got"),
         (False, put("energy", entry(np.nan)), "energies must be numbers"),
         (False, put("energy", entry(-np.inf)), "energies must be numbers"),
         (False, put("energy", lambda a: "low"), "energy must be an array of floats"),
