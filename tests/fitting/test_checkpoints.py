@@ -56,13 +56,13 @@ import newtongp as ng
 from newtongp.fitting import fit as whole
 x = np.linspace(0.0, 10.0, 40)
 y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(x)))
-before = whole._Evaluator._evaluate
+before = whole.Evaluator._evaluate
 def slowly(self, free):
     found = before(self, free)
     time.sleep(0.4)
     print(len(self.record) + 1, flush=True)
     return found
-whole._Evaluator._evaluate = slowly
+whole.Evaluator._evaluate = slowly
 ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), x, y, checkpoint=sys.argv[1])
 """
 
@@ -142,7 +142,7 @@ def entry(value):
     ("batches", "change", "message"),
     [
         (False, without("energy"), "energy must be an array of floats"),
-        (False, put("energy", lambda a: a[:-1]), r"energy must have shape \(\d+,\), and has"),
+        (False, put("energy", lambda a: a[:-1]), r"energy must have shape \(\d+,\), got"),
         (False, put("energy", entry(np.nan)), "energies must be numbers"),
         (False, put("energy", entry(-np.inf)), "energies must be numbers"),
         (False, put("energy", lambda a: "low"), "energy must be an array of floats"),
@@ -152,8 +152,8 @@ def entry(value):
         (False, put("steps", lambda a: a + 0.5), "steps must be an array of integers"),
         (False, put("linear", lambda a: a[:-1]), "linear must have shape"),
         (False, put("precision", entry(np.nan)), "must be finite"),
-        (False, put("free", lambda a: a + 1.0), "is of another fit: its evaluation 0 was elsewhere"),
-        (False, put("mark", lambda a: None), "is of another fit"),
+        (False, put("free", lambda a: a + 1.0), "belongs to another fit: its evaluation 0 was at another point"),
+        (False, put("mark", lambda a: None), "belongs to another fit"),
         pytest.param(True, without("counters"), "counters must be an array of integers", marks=pytest.mark.slow),
         pytest.param(True, put("counters", entry(77)), "counters must be counts", marks=pytest.mark.slow),
         pytest.param(True, put("counters", lambda a: -a - 1), "counters must be counts", marks=pytest.mark.slow),
@@ -179,6 +179,6 @@ def test_contents_that_no_search_wrote_are_refused(batches, change, message, tmp
 def test_a_checkpoint_without_names_is_refused(tmp_path):
     write_file(tmp_path / "fit", WHOLE, [1, 2])
     with pytest.raises(
-        FileFormatError, match=r"it holds no arrays by name\. Delete it to start anew, or give another file"
+        FileFormatError, match=r"it contains no named arrays\. Delete it to start anew, or use another file"
     ):
         fit(tmp_path / "fit", False)

@@ -385,7 +385,7 @@ y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(x)))
 from newtongp.fitting import checkpoint
 from newtongp.fitting import fit as whole
 checkpoint.Checkpoint.PATIENCE = 0.0
-before = whole._Evaluator._evaluate
+before = whole.Evaluator._evaluate
 def slowly(self, free):
     found = before(self, free)
     print(len(self.record), flush=True)
@@ -393,7 +393,7 @@ def slowly(self, free):
         import time
         time.sleep(100.0)
     return found
-whole._Evaluator._evaluate = slowly
+whole.Evaluator._evaluate = slowly
 result = ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), x, y, checkpoint=sys.argv[1])
 print("energy", repr(result.energy), result.evaluations)
 """
@@ -426,10 +426,10 @@ def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     model = ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson())
     file = tmp_path / "fit"
     fit(model, x, y, max_steps=1, checkpoint=file, throw=False, standard_errors=False)
-    with pytest.raises(ValueError, match=r"checkpoint .* is of another fit"):
+    with pytest.raises(ValueError, match=r"checkpoint .* belongs to another fit"):
         fit(model, x, y + 1.0, max_steps=1, checkpoint=file)
     for other in ({"inference_steps": 3}, {"step": ng.Constant(0.5)}, {"parameters": {"variance": ng.Free(upper=9.0)}}):
-        with pytest.raises(ValueError, match=r"checkpoint .* is of another fit"):
+        with pytest.raises(ValueError, match=r"checkpoint .* belongs to another fit"):
             fit(model, x, y, max_steps=1, checkpoint=file, **other)
 
 
@@ -478,7 +478,7 @@ def test_inference_that_did_not_converge_is_told():
 
 def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
     x, y = data()
-    before, evaluations = whole._Evaluator._evaluate, []
+    before, evaluations = whole.Evaluator._evaluate, []
 
     def interrupted(self, unconstrained):
         evaluations.append(unconstrained)
@@ -486,7 +486,7 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
             raise KeyboardInterrupt
         return before(self, unconstrained)
 
-    monkeypatch.setattr(whole._Evaluator, "_evaluate", interrupted)
+    monkeypatch.setattr(whole.Evaluator, "_evaluate", interrupted)
     with pytest.warns(ng.ConvergenceWarning, match="interrupted"):
         result = fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson()), x, y)
     assert result.status is ng.Status.INTERRUPTED and np.isfinite(result.energy)
@@ -498,7 +498,7 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
 
 def test_an_interrupt_keeps_what_an_unfinished_search_has_found(monkeypatch):
     x, y = data()
-    before, found = whole._search, []
+    before, found = whole.search, []
 
     def search(evaluator, start, *rest):
         if found:
@@ -509,7 +509,7 @@ def test_an_interrupt_keeps_what_an_unfinished_search_has_found(monkeypatch):
         found.append(best._replace(total=evaluator(start)[0], unconstrained=start))
         return found[0]._replace(unconstrained=start)
 
-    monkeypatch.setattr(whole, "_search", search)
+    monkeypatch.setattr(whole, "search", search)
     model = ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson())
     result = fit(model, x, y, restarts=1, throw=False, standard_errors=False)
     assert result.status is ng.Status.INTERRUPTED
@@ -520,7 +520,7 @@ def test_an_interrupt_before_anything_is_known_is_one(monkeypatch):
     def interrupted(self, unconstrained):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(whole._Evaluator, "_evaluate", interrupted)
+    monkeypatch.setattr(whole.Evaluator, "_evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson()), *data())
 

@@ -61,7 +61,7 @@ def test_what_is_not_declared_or_has_no_influence_is_left_alone_and_named():
     root = rng.normal(size=(20, 20))
     model = ng.Model(ng.GP(Graph(root @ root.T / 20)), L.Gaussian())
     with pytest.warns(
-        ng.FitWarning, match=r"kernel.table was left as it is, since Graph does not declare it.*learned\("
+        ng.FitWarning, match=r"kernel.table was not learned, because Graph does not declare it.*learned\("
     ):
         result = fit(model, np.arange(20.0), rng.normal(size=20), standard_errors=False)
     assert set(result.learned) == {"kernel.variance", "kernel.unused", "likelihood.variance"}
@@ -248,7 +248,7 @@ def test_no_search_ends_at_a_kernel_that_is_no_covariance():
 # Where a search may end ---------------------------------------------------------------------------
 
 
-class Landscape(whole._Evaluator):
+class Landscape(whole.Evaluator):
     """An energy of two numbers in place of a model's."""
 
     def __init__(self, energy, slope, bounds=60.0):
@@ -274,7 +274,7 @@ def test_a_steep_start_is_no_optimum():
         lambda f: 50.0 * np.cosh(2.0 * f[0]) + np.cosh(0.3 * f[1] - 1.0),
         lambda f: [100.0 * np.sinh(2.0 * f[0]), 0.3 * np.sinh(0.3 * f[1] - 1.0)],
     )
-    found = whole._search(landscape, np.array([1.0, 0.0]), 100, 1e-5, [])
+    found = whole.search(landscape, np.array([1.0, 0.0]), 100, 1e-5, [])
     assert found.status is ng.Status.CONVERGED and landscape.count < 60
     np.testing.assert_allclose(found.unconstrained, [0.0, 1.0 / 0.3], atol=1e-4)
 
@@ -282,13 +282,13 @@ def test_a_steep_start_is_no_optimum():
 def test_where_no_step_gets_lower_a_steep_slope_is_no_optimum():
     """Energies and slopes disagree: SciPy calls it a success where a step has changed nothing."""
     landscape = Landscape(lambda f: 1.0, lambda f: [0.0, 3.0])
-    found = whole._search(landscape, np.zeros(2), 100, 1e-5, [])
+    found = whole.search(landscape, np.zeros(2), 100, 1e-5, [])
     assert found.status is ng.Status.STEP_TOO_SMALL
 
 
 def test_a_search_ends_at_its_bounds():
     landscape = Landscape(lambda f: f[0] + f[1] ** 2, lambda f: [1.0, 2.0 * f[1]], bounds=2.0)
-    found = whole._search(landscape, np.array([0.0, 1.0]), 100, 1e-5, [])
+    found = whole.search(landscape, np.array([0.0, 1.0]), 100, 1e-5, [])
     assert found.status is ng.Status.CONVERGED
     np.testing.assert_allclose(found.unconstrained, [-2.0, 0.0], atol=1e-6)
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.stats
 
 import newtongp as ng
 from newtongp import kernels
@@ -179,6 +180,46 @@ def test_tied_cavities_leave_an_nth_part_out():
     ours, theirs = (ng.infer(model, x, y, ng.PowerEP(1.0), tol=1e-9) for model in (TIED, FULL))
     same(ours.energy, theirs.energy, 1e-8)
     same(ours.predict(X[:5]).latent.mean, theirs.predict(X[:5]).latent.mean, 1e-8)
+
+
+def log_integral(precision, linear):
+    """log ∫ exp(linearᵀu − ½ uᵀ precision u) du, up to a constant."""
+    return 0.5 * (linear @ np.linalg.solve(precision, linear) - np.linalg.slogdet(precision)[1])
+
+
+def sparse_pep_energy(belief, power):
+    """`eq:sparse-pep-energy` of q(u) on the rows of COUNTS, where a row's cavity is q / t^(α/N)."""
+
+    def covariance(a, b):
+        distance = np.sqrt(3.0) * np.abs(a[:, None] - b[None, :]) / 0.9
+        return 1.3 * (1.0 + distance) * np.exp(-distance)
+
+    seen = ~np.isnan(COUNTS)
+    x, y, mean = X[seen, 0], COUNTS[seen], np.full(INDUCING.size, 0.3)
+    weights = np.linalg.solve(covariance(INDUCING, INDUCING), covariance(INDUCING, x)).T
+    residual_variance = 1.3 - np.sum(weights * covariance(x, INDUCING), axis=1)
+    prior, posterior = np.linalg.inv(covariance(INDUCING, INDUCING)), np.linalg.inv(belief.covariance)
+    site = posterior - prior, posterior @ belief.mean - prior @ mean
+
+    def without(share):
+        return posterior - share * site[0], posterior @ belief.mean - share * site[1]
+
+    precision, linear = without(power / y.size)
+    means = 0.3 + weights @ (np.linalg.solve(precision, linear) - mean)
+    variances = np.sum(weights * np.linalg.solve(precision, weights.T).T, axis=1) + residual_variance
+    nodes, masses = np.polynomial.hermite_e.hermegauss(40)
+    log_density = scipy.stats.poisson.logpmf(y[:, None], np.exp(means[:, None] + np.sqrt(variances)[:, None] * nodes))
+    of_rows = -np.sum(np.log(np.exp(power * log_density) @ (masses / np.sum(masses)))) / power
+    of_site = (log_integral(*without(0.0)) - log_integral(*without(power))) / power
+    return of_rows + of_site - (log_integral(*without(0.0)) - log_integral(prior, prior @ mean))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [ng.PosteriorLinearisation(), ng.PowerEP(0.5)])
+def test_the_tied_energy_has_one_global_cavity(method):
+    result = ng.infer(TIED, X, COUNTS, method)
+    power = method.target.power or 1.0
+    same(result.energy, sparse_pep_energy(result.posterior.joint(INDUCING[:, None]), power), 1e-8)
 
 
 # Within a tenth of a per cent in five passes --------------------------------------------------------------

@@ -121,5 +121,5 @@ def test_the_summary_names_the_energy():
 
 def test_batches_refuse_an_energy_that_they_cannot_add_up():
     model = ng.Model(ng.SparseGP(ng.kernels.RBF(1.0), inducing=X[::3, None]), ng.likelihoods.Poisson())
-    with pytest.raises(ValueError, match="Tempered brings its own"):
+    with pytest.raises(ValueError, match="Tempered has its own"):
         ng.infer(model, X, Y, ng.Method(Tempered(), ng.Exact()), batch_size=4)

@@ -1,4 +1,4 @@
-"""Coordinates of what is known of f that stay in place while hyperparameters change."""
+"""Coordinates of the inducing variables that stay fixed while hyperparameters change."""
 
 from typing import Any
 
@@ -13,14 +13,15 @@ from ..numerics import linalg, small
 from ..priors.sparse import Projection, SparseGP
 
 SMALL = 1e-3
-"""The ε below which eigenvalues of a correlation matrix count as small."""
+"""ε: eigenvalues of a correlation matrix below this are small."""
 
 
 class Coordinates(eqx.Module):
     """Between whitened values v and z = μ(Z) + S (C + ε)^(½) v, for K(Z, Z) = SCS with C of unit diagonal.
 
-    u = μ(Z) + S C^(½) v: where C is not small, z is u, of which data speak whatever the hyperparameters are. Where it
-    is, u would be magnified out of all proportion on the way to v, and z is v in other units.
+    u = μ(Z) + S C^(½) v. In directions in which C is not small, z ≈ u, which the data determine whatever the
+    hyperparameters are. In directions in which C is small, the map from u to v would amplify without limit, and z is
+    proportional to v instead.
     """
 
     means: Float[Array, "D M"]
@@ -28,21 +29,21 @@ class Coordinates(eqx.Module):
     to_v: Float[Array, "D M M"]
 
     def product_of_v(self, product: Product) -> Product:
-        """A product as a function of z → as one of v."""
+        """From a product as a function of z to the same as a function of v."""
         return _substituted(_moved(product, -self.means), self.to_z)
 
     def product_of_z(self, product: Product) -> Product:
-        """A product as a function of v → as one of z."""
+        """From a product as a function of v to the same as a function of z."""
         return _moved(_substituted(product, self.to_v), self.means)
 
 
 def _moved(product: Product, by: Float[Array, "D M"]) -> Product:
-    """A product of something, as a function of that plus a constant."""
+    """A product as a function of a, rewritten as a function of a + `by`."""
     return Product(product.linear + (product.precision @ by.reshape(-1)).reshape(by.shape), product.precision)
 
 
 def _substituted(product: Product, matrices: Float[Array, "D M M"]) -> Product:
-    """A product of the matrices times something, as a function of that."""
+    """A product as a function of a, where a = `matrices` b, rewritten as a function of b."""
     latents, size = product.linear.shape
     linear = jnp.einsum("dai,da->di", matrices, product.linear)
     precision = product.precision.reshape(latents, size, latents, size)
@@ -51,9 +52,9 @@ def _substituted(product: Product, matrices: Float[Array, "D M M"]) -> Product:
 
 
 def whitened(prior: SparseGP) -> tuple[Projection, Coordinates]:
-    """The projection on the inducing inputs, and the coordinates that go with it."""
+    """The projection on the inducing inputs, and its coordinates."""
     inducing = prior.inducing_for(None)
-    size = max(each.shape[0] for each in inducing)
+    size = max(inputs.shape[0] for inputs in inducing)
     whitening, columns = [], []
     for latent, (kernel, inputs) in enumerate(zip(latent_kernels(prior.kernel), inducing, strict=True)):
         matrix = gram(kernel, inputs, inputs)
@@ -62,7 +63,7 @@ def whitened(prior: SparseGP) -> tuple[Projection, Coordinates]:
         inverse = jnp.where(squares > 0.0, 1.0 / scales, 0.0)
         inverse_root, root, inverse_of_root = roots(inverse[:, None] * matrix * inverse[None, :])
         whitening.append(inverse_root * inverse[None, :])
-        # Latents with fewer inducing inputs get zeros, as they do in their features.
+        # Latents with fewer inducing inputs are padded with zeros, as in their features.
         rest = (0, size - inputs.shape[0])
         columns.append(
             (
@@ -76,13 +77,13 @@ def whitened(prior: SparseGP) -> tuple[Projection, Coordinates]:
 
 @jax.custom_jvp
 def roots(matrix: Float[Array, "M M"]) -> tuple[Any, Any, Any]:
-    """C^(−½), (C + ε)^(½) and (C + ε)^(−½), the first zero in directions in which C is no more than rounding."""
+    """C^(−½), (C + ε)^(½) and (C + ε)^(−½); the first is zero in directions in which C is at rounding level."""
     weights, vectors = _spectrum(matrix)
     return _of_eigenvalues(weights, vectors)
 
 
 def _spectrum(matrix: Float[Array, "M M"]) -> tuple[Float[Array, " M"], Float[Array, "M M"]]:
-    """One over the roots of the eigenvalues, and the eigenvectors, one a row; zero for those that are left out."""
+    """The inverse square roots of the eigenvalues, and the eigenvectors as rows; zero for those that are left out."""
     rows = linalg.whitening(matrix)
     weights = jnp.sqrt(jnp.sum(rows**2, axis=1))
     return weights, rows / jnp.where(weights > 0.0, weights, 1.0)[:, None]
@@ -90,8 +91,8 @@ def _spectrum(matrix: Float[Array, "M M"]) -> tuple[Float[Array, " M"], Float[Ar
 
 def _widened_roots(weights: Float[Array, " M"]) -> Float[Array, " M"]:
     """√(λ + ε)."""
-    kept = weights > 0.0
-    return jnp.sqrt(jnp.where(kept, 1.0 / jnp.where(kept, weights, 1.0) ** 2, 0.0) + SMALL)
+    positive = weights > 0.0
+    return jnp.sqrt(jnp.where(positive, 1.0 / jnp.where(positive, weights, 1.0) ** 2, 0.0) + SMALL)
 
 
 def _of_eigenvalues(weights: Float[Array, " M"], vectors: Float[Array, "M M"]) -> tuple[Any, Any, Any]:
@@ -106,7 +107,7 @@ def _of_eigenvalues(weights: Float[Array, " M"], vectors: Float[Array, "M M"]) -
 
 @roots.defjvp
 def _roots_jvp(primals, tangents):
-    # Divided differences of functions of λ: no eigenvalue is subtracted from another, so they may be equal.
+    # Divided differences of functions of λ, without differences of eigenvalues, which may be equal.
     (matrix,), (change,) = primals, tangents
     weights, vectors = _spectrum(matrix)
     inner = vectors @ change @ vectors.T

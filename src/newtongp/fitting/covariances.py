@@ -1,4 +1,4 @@
-"""Covariances of what was learned, by name, and those of a linear model's weights together with it."""
+"""Named covariances of the learned values, alone and together with a linear model's weights."""
 
 from typing import Any, NamedTuple
 
@@ -10,17 +10,17 @@ from ..model import Model
 from ..parameters.constraints import Between
 from ..priors.linear import LinearModel
 from .learned import Slot, slots_of, with_values
-from .standard_errors import slopes_of, values_at
+from .space import values_at
+from .standard_errors import slopes_of
 
 
 class NamedCovariance(NamedTuple):
     """Approximately Gaussian uncertainty of several numbers: their names, their values and their covariance.
 
-    Rows and columns of `matrix` are in the order of `names`. What the data do not determine has an infinite variance,
-    and undefined (NaN) covariances.
+    Rows and columns of `matrix` are in the order of `names`. Numbers that the data do not determine have an infinite
+    variance and undefined (NaN) covariances.
 
-    >>> found = NamedCovariance(["a", "b"], np.zeros(2), np.diag([4.0, 9.0]))
-    >>> found.standard_errors
+    >>> NamedCovariance(["a", "b"], np.zeros(2), np.diag([4.0, 9.0])).standard_errors
     {'a': 2.0, 'b': 3.0}
     """
 
@@ -30,19 +30,19 @@ class NamedCovariance(NamedTuple):
 
     @property
     def standard_errors(self) -> dict[str, float]:
-        """The roots of the diagonal, by name."""
+        """The square roots of the diagonal, by name."""
         return dict(zip(self.names, np.sqrt(np.diagonal(self.matrix)).tolist(), strict=True))
 
 
 def unconstrained_covariance(result: Any) -> NamedCovariance:
-    """Of the free numbers through which everything was learned."""
+    """The covariance of the free numbers."""
     slots = _slots(result)
     names = [name for slot in slots for name in _free_names(slot)]
     return NamedCovariance(names, _free(slots, result), _spread(result))
 
 
 def covariance(result: Any) -> NamedCovariance:
-    """Of the values that were learned, by the delta method."""
+    """The covariance of the learned values, by the delta method."""
     slots = _slots(result)
     slope, names = _value_slopes(slots, _free(slots, result))
     matrix = _carried(slope, _spread(result))
@@ -52,9 +52,9 @@ def covariance(result: Any) -> NamedCovariance:
 
 @in_double
 def joint_covariance(result: Any) -> NamedCovariance:
-    """Of a linear model's weights w and of everything learned, θ: Cov[w] ≈ Cov[w | θ] + J Cov[θ] Jᵀ, J = dE[w]/dθ.
+    """The covariance of a linear model's weights w and the learned θ: Cov[w] ≈ Cov[w | θ] + J Cov[θ] Jᵀ, J = dE[w]/dθ.
 
-    J comes from central differences: inference with moved hyperparameters, from the sites that there are.
+    J is computed by central differences, with inference from the present sites.
     """
     if not isinstance(result.model.prior, LinearModel):
         prior = type(result.model.prior).__name__
@@ -100,10 +100,10 @@ def _free_names(slot: Slot) -> list[str]:
 
 
 def _value_names(slot: Slot) -> list[str]:
-    """One name for each entry of a value, in the order of its rows."""
+    """One name per entry of a value, in row-major order."""
     if not slot.shape:
         return [slot.name]
-    return [f"{slot.name}[{', '.join(str(each) for each in place)}]" for place in np.ndindex(*slot.shape)]
+    return [f"{slot.name}[{', '.join(str(index) for index in place)}]" for place in np.ndindex(*slot.shape)]
 
 
 def _value_slopes(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> tuple[np.ndarray, list[str]]:
@@ -119,7 +119,7 @@ def _weight_names(result: Any, count: int) -> list[str]:
 
 
 _SHARE = 0.01
-"""Of a standard error: how far a hyperparameter is moved for a derivative."""
+"""The step of a finite difference, as a fraction of the standard error."""
 
 
 def _mean_slopes(result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray, errors: np.ndarray) -> np.ndarray:
@@ -134,12 +134,12 @@ def _mean_slopes(result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray
 def _weights_at(result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray) -> np.ndarray:
     moved: Model = with_values(slots, result.model, values_at(slots, unconstrained))
     data = result.data
-    found = infer(moved, data.x, data.outputs, result.method, sites=result.sites, tol=1e-9, throw=False)
-    return found.posterior.weights.mean  # pyright: ignore[reportAttributeAccessIssue]
+    result_there = infer(moved, data.x, data.outputs, result.method, sites=result.sites, tol=1e-9, throw=False)
+    return result_there.posterior.weights.mean  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _carried(slope: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """slope · spread · slopeᵀ, infinite where it depends on what is not determined."""
+    """slope · spread · slopeᵀ, infinite where it depends on numbers that are not determined."""
     loose = np.isinf(np.diagonal(spread))
     known = np.where(loose[:, None] | loose[None, :], 0.0, spread)
     matrix = slope @ known @ slope.T

@@ -1,7 +1,7 @@
-"""First guesses of hyperparameters from the data, and how far from them a value is still plausible.
+"""First guesses of hyperparameters from the data, and the ranges in which values are plausible.
 
-Lengthscales are measured in ranges of x, variances in what the latents have to do for y to vary as it does. So what the
-optimiser sees does not depend on the units of the data.
+Lengthscales are relative to the range of x, and variances to the variance of the latents that would explain that of y.
+The optimisation problem therefore does not depend on the units of the data.
 """
 
 import itertools
@@ -21,32 +21,31 @@ from ..model import Model
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
-from .learned import Learned
+from .learned import Learned, choose, with_values
 
 _SHARE = 0.2
-"""Of the range of x: the first guess of a lengthscale. Others are tried as well."""
+"""The first guess of a lengthscale, as a fraction of the range of x. Others are tried as well."""
 
 
 class Scales(NamedTuple):
-    """How large things are: x by column, y, and the latents that could make y."""
+    """The scales of x by column, of y, and of latents that could explain y."""
 
     ranges: np.ndarray
     spacings: np.ndarray
-    """Typical distances between neighbours, in each column."""
+    """The median distance between neighbours, by column."""
     output_variance: float
     latent_means: np.ndarray
     latent_variances: np.ndarray
 
 
 def scales_of(model: Model, data: Data) -> Scales:
-    """The scales of a data set, as a model sees it."""
+    """The scales of a data set under a model."""
     x = data.x
     ranges = np.ptp(x, axis=0)
     ranges = np.where(ranges > 0.0, ranges, np.maximum(np.abs(x[0]), 1.0))
     spacings = np.array([_spacing(column, size) for column, size in zip(x.T, ranges, strict=True)])
-    seen = data.outputs
     with np.errstate(all="ignore"):
-        variance = float(np.nanmean(np.nanvar(seen, axis=0))) if np.any(data.observed) else 1.0
+        variance = float(np.nanmean(np.nanvar(data.outputs, axis=0))) if np.any(data.observed) else 1.0
     variance = variance if np.isfinite(variance) and variance > 0.0 else 1.0
     return Scales(ranges, spacings, variance, *_latent_scales(model.likelihood, data))
 
@@ -59,25 +58,25 @@ def _spacing(column: np.ndarray, size: float) -> float:
 _MOST_ROWS = 2000
 _WALL = 1e100
 _SHIFTS = [0.0, *(sign * 2.0**power for power in range(-2, 20) for sign in (1.0, -1.0))]
-"""Of a start at which the density is zero."""
+"""Shifts of a start at which the density is zero."""
 
 
 @in_double
 def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.ndarray]:
-    """The constant latents under which y is most likely, and by how much they vary if the mean of y is to."""
+    """The constant latents under which y is most likely, and the variances of latents that would explain that of y."""
     latents = likelihood.num_latents
     rows = np.flatnonzero(data.observed if data.seen is None else np.all(data.seen, axis=1))
     if rows.size == 0:
         return np.zeros(latents), np.ones(latents)
-    taken = np.zeros(data.y.shape[0], dtype=bool)
-    taken[rows[:: max(1, rows.size // _MOST_ROWS)]] = True
+    selected = np.zeros(data.y.shape[0], dtype=bool)
+    selected[rows[:: max(1, rows.size // _MOST_ROWS)]] = True
     start = np.zeros(latents)
     if _is_location(likelihood):
-        start[0] = np.median(data.y[taken])
+        start[0] = np.median(data.y[selected])
 
     def loss(f: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = (np.asarray(part) for part in _loss_of_a_constant(f, likelihood, data.y, taken))
-        # Where the density is zero, or overflows, a search turns back.
+        value, slope = (np.asarray(part) for part in _loss_of_a_constant(f, likelihood, data.y, selected))
+        # Where the density is zero or overflows, the search has to turn back.
         return (
             (float(value), slope) if np.isfinite(value) and np.all(np.isfinite(slope)) else (_WALL, np.zeros(latents))
         )
@@ -86,23 +85,23 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
         if loss(start + shift)[0] < _WALL:
             start = start + shift
             break
-    found = scipy.optimize.minimize(loss, start, jac=True, method="BFGS")
-    mean = found.x if np.all(np.isfinite(found.x)) and np.isfinite(found.fun) else start
-    return mean, _latent_variances(likelihood, mean, data.y[taken])
+    optimum = scipy.optimize.minimize(loss, start, jac=True, method="BFGS")
+    mean = optimum.x if np.all(np.isfinite(optimum.x)) and np.isfinite(optimum.fun) else start
+    return mean, _latent_variances(likelihood, mean, data.y[selected])
 
 
 @jax.jit
 @jax.value_and_grad
-def _loss_of_a_constant(f, likelihood: Likelihood, y, taken):
-    """Minus the mean log density of the rows that are taken, if the latents were f everywhere."""
+def _loss_of_a_constant(f, likelihood: Likelihood, y, selected):
+    """Minus the mean log density of the selected rows, with latents f in every row."""
     terms = over_rows(lambda one, y: row_log_prob(one, y, f), likelihood, (y,))
-    # A ridge, for likelihoods that are highest at infinity where all rows say the same.
+    # A ridge, for likelihoods whose maximum is at infinity if all rows are equal.
     ridge = 1e-3 * jnp.sum(f**2) / (1.0 + jnp.sum(f**2))
-    return -jnp.sum(jnp.where(taken, terms, 0.0)) / jnp.sum(taken) + ridge
+    return -jnp.sum(jnp.where(selected, terms, 0.0)) / jnp.sum(selected) + ridge
 
 
 def _is_location(likelihood: Likelihood) -> bool:
-    """Whether the first latent is measured in units of y."""
+    """Whether the first latent has the units of y."""
     try:
         probe = [float(np.ravel(_mean_at(np.full(likelihood.num_latents, at), likelihood))[0]) for at in (0.0, 1.0)]
     except (NotImplementedError, TypeError, ValueError, IndexError):
@@ -110,7 +109,7 @@ def _is_location(likelihood: Likelihood) -> bool:
     return likelihood.num_outputs == 1 and abs(probe[1] - probe[0] - 1.0) < 1e-9
 
 
-# As one program each: every operation on its own would be compiled too, in a tenth of a second.
+# Compiled as a whole, because separate compilation of every operation takes longer.
 
 
 @jax.jit
@@ -125,7 +124,7 @@ def _slopes_and_noise_at(f, likelihood: Likelihood):
 
 
 def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(Var y − noise)/slope² of every latent that moves the mean of y; others may vary by about half their size."""
+    """(Var y − noise)/slope² for every latent that changes the mean of y; others may vary by about half their size."""
     still = np.maximum(1.0, 0.25 * mean**2)
     if likelihood.moments_problem() is not None or y.shape[0] < 2:
         return still
@@ -133,7 +132,7 @@ def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -
         jacobian, noise = (np.asarray(part) for part in _slopes_and_noise_at(mean, likelihood))
         elsewhere = np.asarray(_slopes_and_noise_at(mean + 1.0, likelihood)[0])
     except (TypeError, ValueError):
-        # Row parameters, one a row: the guess does without.
+        # With one row parameter per row there are no moments to use.
         return still
     spread = np.var(y, axis=0)
     explained = np.sum(np.where(noise < 0.9 * spread, spread - noise, 0.5 * spread))
@@ -141,43 +140,48 @@ def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -
     with np.errstate(all="ignore"):
         variances = np.where(slopes > 0.0, explained / slopes / max(1, np.sum(slopes > 0.0)), still)
     variances = np.where(np.isfinite(variances) & (variances > 0.0), variances, still)
-    # A latent behind a link does not move by many units, whatever the moments say: its slope changes on the way.
+    # A latent behind a link does not vary by many units, whatever the moments are, because its slope changes.
     linked = np.any(np.abs(elsewhere - jacobian) > 1e-9 * np.abs(jacobian), axis=0)
     return np.where(linked, np.clip(variances, 0.1, 10.0), variances)
 
 
 def guess(model: Model, scales: Scales, learned: list[Learned]) -> list[np.ndarray]:
-    """A starting value of everything that is learned; the model's own where there is nothing to go by."""
-    return [each.start if each.given_start else _guess_one(model, scales, each) for each in learned]
+    """A starting value of every learned parameter; the model's own where there is no guess."""
+    return [item.start if item.given_start else _guess_one(model, scales, item) for item in learned]
 
 
-def _guess_one(model: Model, scales: Scales, each: Learned) -> np.ndarray:
-    path = each.slot.paths[0]
-    value = _guessed_value(model, scales, each, path)
+def guessed_model(model: Model, scales: Scales) -> Any:
+    """The model with guesses of all hyperparameters, for the choice of inducing inputs."""
+    learned = choose(model, None)
+    return with_values(tuple(item.slot for item in learned), model, guess(model, scales, learned))
+
+
+def _guess_one(model: Model, scales: Scales, item: Learned) -> np.ndarray:
+    path = item.slot.paths[0]
+    value = _guessed_value(model, scales, item, path)
     if value is None:
-        return each.start
-    if isinstance(each.slot.constraint, Covariance) and len(each.slot.shape) == 2:
-        value = value * np.eye(each.slot.shape[0])
-    value = np.broadcast_to(value, each.slot.shape).astype(float)
-    lower = -np.inf if each.lower is None else each.lower
-    upper = np.inf if each.upper is None else each.upper
-    return each.start if np.any(value <= lower) or np.any(value >= upper) else value
+        return item.start
+    if isinstance(item.slot.constraint, Covariance) and len(item.slot.shape) == 2:
+        value = value * np.eye(item.slot.shape[0])
+    value = np.broadcast_to(value, item.slot.shape).astype(float)
+    lower, upper = item.bounds
+    return item.start if np.any(value <= lower) or np.any(value >= upper) else value
 
 
-def _guessed_value(model: Model, scales: Scales, each: Learned, path: tuple) -> Any:
+def _guessed_value(model: Model, scales: Scales, item: Learned, path: tuple) -> Any:
     if path[0] == "likelihood":
         return {"y2": _SHARE * scales.output_variance, "y": np.sqrt(_SHARE * scales.output_variance)}.get(
-            each.unit or ""
+            item.unit or ""
         )
     if path[1] == "mean" and path[-1] == "value" and isinstance(look_up(model, path[:-1]), Constant):
         return scales.latent_means[path[3]] if len(path) > 4 else None
     place = _place(model, path)
-    if each.unit == "x":
-        return _SHARE * _columns(scales.ranges, place.columns, each.slot.shape)
+    if item.unit == "x":
+        return _SHARE * _columns(scales.ranges, place.columns, item.slot.shape)
     variance = 1.0 if place.is_factor else scales.latent_variances[place.latent] / place.summands
     whole_range = _columns(scales.ranges, place.columns, ())
     powers = {"f2": 1.0, "f2/x": whole_range, "f2/x2": whole_range**2, "f2/x3": whole_range**3}
-    return variance / powers[each.unit] if each.unit in powers else None
+    return variance / powers[item.unit] if item.unit in powers else None
 
 
 class _Place(NamedTuple):
@@ -185,11 +189,11 @@ class _Place(NamedTuple):
     columns: np.ndarray | None
     summands: int
     is_factor: bool
-    """Whether another factor of a product has the variance."""
+    """Whether the variance belongs to another factor of a product."""
 
 
 def _place(model: Model, path: tuple) -> _Place:
-    """Where in the kernel a parameter is: which latent and columns it is for, and among how many summands."""
+    """Where in the kernel a parameter is: its latent, its columns, and the number of summands."""
     latent, columns, summands, is_factor = 0, None, 1, False
     node: Any = model
     for step, following in itertools.pairwise(path):
@@ -207,37 +211,37 @@ def _place(model: Model, path: tuple) -> _Place:
 
 
 def _columns(values: np.ndarray, columns: np.ndarray | None, shape: tuple[int, ...]) -> Any:
-    """What is known of every column, as a parameter for all of them or one for each has it."""
+    """Values per column in the shape of a parameter: one per column, or their geometric mean."""
     chosen = values if columns is None else values[columns]
     return chosen if shape and shape[0] == chosen.shape[0] else np.exp(np.mean(np.log(chosen)))
 
 
-def unit_of(model: Model, scales: Scales, each: Learned) -> Any:
-    """How large steps in the free numbers of a parameter are: those of logarithms and log odds are of size 1."""
-    path = each.slot.paths[0]
-    if not isinstance(each.slot.constraint, Real):
+def unit_of(model: Model, scales: Scales, item: Learned) -> Any:
+    """The scale of steps in the free numbers of a parameter: 1 for logarithms and log odds."""
+    path = item.slot.paths[0]
+    if not isinstance(item.slot.constraint, Real):
         return 1.0
     if path[0] == "prior" and path[1] == "mean" and len(path) > 4:
         size = np.sqrt(scales.latent_variances[path[3]])
-        return size / _columns(scales.ranges, None, each.slot.shape) if path[-1] == "slope" else size
+        return size / _columns(scales.ranges, None, item.slot.shape) if path[-1] == "slope" else size
     if path[:2] == ("prior", "inducing"):
-        return np.broadcast_to(scales.ranges, each.slot.shape)
+        return np.broadcast_to(scales.ranges, item.slot.shape)
     return 1.0
 
 
-def plausible(model: Model, scales: Scales, each: Learned, start: np.ndarray) -> Plausible | None:
-    """What the data may decide without a prior: within what is far from absurd."""
-    if not each.slot.constraint.is_positive or len(each.slot.shape) > 1:
+def plausible(model: Model, scales: Scales, item: Learned, start: np.ndarray) -> Plausible | None:
+    """The range within which a weak prior has no influence."""
+    if not item.slot.constraint.is_positive or len(item.slot.shape) > 1:
         return None
-    path = each.slot.paths[0]
-    if each.unit == "x":
+    path = item.slot.paths[0]
+    if item.unit == "x":
         place = _place(model, path)
-        smallest = _columns(np.minimum(scales.spacings, 0.1 * scales.ranges), place.columns, each.slot.shape)
-        largest = _columns(scales.ranges, place.columns, each.slot.shape)
+        smallest = _columns(np.minimum(scales.spacings, 0.1 * scales.ranges), place.columns, item.slot.shape)
+        largest = _columns(scales.ranges, place.columns, item.slot.shape)
         return Plausible(smallest / 3.0, 30.0 * largest)
-    if each.unit == "y2":
+    if item.unit == "y2":
         return Plausible(1e-6 * scales.output_variance, 1e2 * scales.output_variance)
-    if each.unit == "y":
+    if item.unit == "y":
         return Plausible(1e-3 * np.sqrt(scales.output_variance), 10.0 * np.sqrt(scales.output_variance))
-    reach = 1e4 if each.unit is not None else 1e3
+    reach = 1e4 if item.unit is not None else 1e3
     return Plausible(start / reach, start * reach)

@@ -1,4 +1,4 @@
-"""What `fit` learns of a model, given what a user said of its hyperparameters."""
+"""The hyperparameters that `fit` learns, given the user's specifications."""
 
 import dataclasses
 import difflib
@@ -15,7 +15,7 @@ from .redundant import Variance, redundant_variances
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A parameter that is learned, or several that share one value: all that a compiled program must know of it."""
+    """A learned parameter, or several that share one value, as a static argument of compiled programs."""
 
     name: str
     paths: tuple[Path, ...]
@@ -24,21 +24,21 @@ class Slot:
 
     @property
     def size(self) -> int:
-        """How many free numbers it has."""
+        """The number of free numbers."""
         return self.constraint.size(self.shape)
 
 
 def values_of(slots: tuple[Slot, ...], unconstrained: Any) -> list[Any]:
     """The value of every slot, from the free numbers of all."""
-    found, begin = [], 0
+    values, begin = [], 0
     for slot in slots:
-        found.append(slot.constraint.constrain(unconstrained[begin : begin + slot.size], slot.shape))
+        values.append(slot.constraint.constrain(unconstrained[begin : begin + slot.size], slot.shape))
         begin += slot.size
-    return found
+    return values
 
 
 def with_values(slots: tuple[Slot, ...], tree: Any, values: Any) -> Any:
-    """The tree (with the paths of a model) with these values in it."""
+    """A copy of the tree, which has the paths of a model, with these values."""
     for slot, value in zip(slots, values, strict=True):
         for path in slot.paths:
             tree = put(tree, path, value)
@@ -46,7 +46,7 @@ def with_values(slots: tuple[Slot, ...], tree: Any, values: Any) -> Any:
 
 
 class Learned(NamedTuple):
-    """A slot with what was said of it."""
+    """A slot with its specification."""
 
     slot: Slot
     start: np.ndarray
@@ -56,12 +56,15 @@ class Learned(NamedTuple):
     unit: str | None
     given_start: bool
 
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """The lower and upper bound, infinite where there is none."""
+        return -np.inf if self.lower is None else self.lower, np.inf if self.upper is None else self.upper
+
 
 def choose(model: Any, specifications: Mapping[str, Any] | None) -> list[Learned]:
-    """What is to be learned of a model, given what a user says of its parameters by name."""
-    found = {each.name: each for each in hyperparameters(model)}
-    specified = _specified(found, specifications or {})
-    targets = {name: _tied_to(name, specified, found) for name in found}
+    """The parameters of a model to learn, given the user's specifications by name."""
+    found, specified, targets = _read(model, specifications)
     left_out = _redundant(model, found, specified, targets)
     chosen = []
     for name, each in found.items():
@@ -72,7 +75,7 @@ def choose(model: Any, specifications: Mapping[str, Any] | None) -> list[Learned
             for other in (other for other in found if targets[other] == name and other != name):
                 raise ValueError(
                     f"{other} is tied to {name}, which is not learned: let {name} be Free(), or give {other} the same "
-                    "value in the model and say Fixed() of both"
+                    "value in the model and make both Fixed()"
                 )
             continue
         paths = tuple(found[other].path for other in found if targets[other] == name)
@@ -80,17 +83,28 @@ def choose(model: Any, specifications: Mapping[str, Any] | None) -> list[Learned
             if found[other].value.shape != each.value.shape:
                 raise ValueError(
                     f"{other} has shape {found[other].value.shape} and cannot be tied to {name} of shape "
-                    f"{each.value.shape}: give both as many values"
+                    f"{each.value.shape}: give both the same number of values"
                 )
         chosen.append(_learned(each, paths, specification if isinstance(specification, Free) else Free()))
     return chosen
 
 
 def redundant(model: Any, specifications: Mapping[str, Any] | None) -> dict[str, str]:
-    """Variances that are not learned because only their product with another is determined, each with that one."""
-    found = {each.name: each for each in hyperparameters(model)}
+    """Variances that are not learned because only their product with another is determined, each with the other."""
+    return _redundant(model, *_read(model, specifications))
+
+
+def _read(
+    model: Any, specifications: Mapping[str, Any] | None
+) -> tuple[dict[str, Parameter], dict[str, Any], dict[str, str]]:
+    """All parameters by name, their specifications, and the parameter whose value each has."""
+    found = _by_name(model)
     specified = _specified(found, specifications or {})
-    return _redundant(model, found, specified, {name: _tied_to(name, specified, found) for name in found})
+    return found, specified, {name: _tied_to(name, specified, found) for name in found}
+
+
+def _by_name(model: Any) -> dict[str, Parameter]:
+    return {parameter.name: parameter for parameter in hyperparameters(model)}
 
 
 def _redundant(
@@ -102,31 +116,27 @@ def _redundant(
     for name, each in found.items():
         is_learned = isinstance(specified[name], Free) if name in specified else each.learned
         if is_learned and each.constraint.is_positive and targets[name] == name:
-            is_said = name in specified or name in shared
-            learned[each.path] = Variance(each.path, each.value.size, each.unit, is_said)
+            is_specified = name in specified or name in shared
+            learned[each.path] = Variance(each.path, each.value.size, each.unit, is_specified)
     return {names[path]: names[other] for path, other in redundant_variances(model, learned).items()}
 
 
 def left_alone(model: Any, specifications: Mapping[str, Any] | None) -> dict[str, str]:
-    """What is not learned because its class does not declare it, with a sentence on how to; not what a wish names."""
-    found = {each.name: each for each in hyperparameters(model)}
+    """Parameters that are neither declared by their classes nor specified by the user, each with advice."""
+    found = _by_name(model)
     specified = _specified(found, specifications or {})
-    return {
-        name: _undeclared_words(model, each)
-        for name, each in found.items()
-        if not each.declared and name not in specified
-    }
+    return {name: _advice(model, each) for name, each in found.items() if not each.declared and name not in specified}
 
 
-def _undeclared_words(model: Any, each: Parameter) -> str:
+def _advice(model: Any, each: Parameter) -> str:
     path = each.path
     while isinstance(path[-1], int):
         path = path[:-1]
     owner, field = type(look_up(model, path[:-1])).__name__, path[-1]
     return (
-        f"{each.name} was left as it is, since {owner} does not declare it. To learn it, declare the field in the "
+        f"{each.name} was not learned, because {owner} does not declare it. To learn it, declare the field in the "
         f"class, with the values that it may have: `{field}: Any = newtongp.learned(newtongp.Positive())`, or "
-        "Between(lower, upper), Covariance() or Real(). To keep it, say so: "
+        "Between(lower, upper), Covariance() or Real(). To keep it fixed without this warning: "
         f'parameters={{"{each.name}": newtongp.Fixed()}}, or `{field}: Any = newtongp.learned(by_default=False)`.'
     )
 
@@ -142,14 +152,14 @@ def _specified(found: dict[str, Parameter], specifications: Mapping[str, Any]) -
         if not isinstance(name, str):
             raise ValueError(f"parameters must have names as keys, got {name!r}: the model has {_listed(found)}")
     specified: dict[str, Any] = {}
-    # Longer names are more particular, and have the last word.
+    # Longer names are more specific and take precedence.
     for name in sorted(specifications, key=len):
         specification = specifications[name]
         if not isinstance(specification, (Fixed, Free, Tied)):
             raise ValueError(f'parameters["{name}"] must be Fixed(), Free(...) or Tied(name), got {specification!r}')
         matches = _matches(found, name)
         for match in matches:
-            # `Tied` said of several parameters by their ending leaves its target as it is, where that is one of them.
+            # If `Tied` applies to several parameters by their ending, and its target is one of them, that is left out.
             if not (
                 isinstance(specification, Tied) and len(matches) > 1 and _matches(found, specification.to) == [match]
             ):
@@ -171,20 +181,20 @@ def _listed(found: Mapping[str, Any]) -> str:
 
 
 def _tied_to(name: str, specified: dict[str, Any], found: dict[str, Parameter]) -> str:
-    """The parameter whose value this one has, in the end."""
-    seen = [name]
-    while isinstance(specified.get(seen[-1]), Tied):
-        matches = _matches(found, specified[seen[-1]].to)
+    """The parameter whose value this one has, after following all ties."""
+    chain = [name]
+    while isinstance(specified.get(chain[-1]), Tied):
+        matches = _matches(found, specified[chain[-1]].to)
         if len(matches) > 1:
             raise ValueError(
-                f"{name} is tied to {specified[seen[-1]].to!r}, which may be {' or '.join(matches)}: name one"
+                f"{name} is tied to {specified[chain[-1]].to!r}, which may be {' or '.join(matches)}: specify one"
             )
-        if matches[0] == seen[-1]:
-            raise ValueError(f"{seen[-1]} is tied to itself: name another parameter, or leave it out to learn it")
-        if matches[0] in seen:
-            raise ValueError(f"{' and '.join(seen)} are tied to each other: let one of them be free")
-        seen.append(matches[0])
-    return seen[-1]
+        if matches[0] == chain[-1]:
+            raise ValueError(f"{chain[-1]} is tied to itself: name another parameter, or leave it out to learn it")
+        if matches[0] in chain:
+            raise ValueError(f"{' and '.join(chain)} are tied to each other: let one of them be free")
+        chain.append(matches[0])
+    return chain[-1]
 
 
 def _learned(each: Parameter, paths: tuple[Path, ...], specification: Free) -> Learned:
@@ -210,7 +220,7 @@ def _learned(each: Parameter, paths: tuple[Path, ...], specification: Free) -> L
     start = each.value if specification.start is None else _of_its_shape(specification.start, each, "start")
     if not np.all(np.isfinite(constraint.unconstrain(start))):
         raise ValueError(
-            f"{each.name} cannot be learned from {start.tolist()}, which is at the edge of what it may be: start inside"
+            f"{each.name} cannot start from {start.tolist()}, which is at a limit of its possible values: start inside"
         )
     if lower is not None or upper is not None:
         inside = _inside(start, lower, upper, constraint)
@@ -231,8 +241,8 @@ def _slot(each: Parameter, paths: tuple[Path, ...]) -> Slot:
 
 
 def slots_of(model: Any, learned: list[str], tied: Mapping[str, str]) -> tuple[Slot, ...]:
-    """The slots of what was learned of a model, by name, given which parameters share the value of another."""
-    found = {each.name: each for each in hyperparameters(model)}
+    """The slots of the parameters that were learned, given which others share their values."""
+    found = _by_name(model)
     return tuple(
         _slot(found[name], tuple(each.path for each in found.values() if tied.get(each.name, each.name) == name))
         for name in learned
@@ -240,9 +250,6 @@ def slots_of(model: Any, learned: list[str], tied: Mapping[str, str]) -> tuple[S
 
 
 def tied_names(slots: tuple[Slot, ...], model: Any) -> dict[str, str]:
-    """The names of parameters that share the value of another, each with the name of that one."""
+    """The names of parameters that share the value of another, each with the name of the other."""
     names = {each.path: each.name for each in hyperparameters(model)}
     return {names[path]: slot.name for slot in slots for path in slot.paths if names[path] != slot.name}
-
-
-# What is learned ----------------------------------------------------------------------------------

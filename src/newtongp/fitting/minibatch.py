@@ -1,18 +1,18 @@
 """Hyperparameter learning in batches of rows, for sparse GPs: `fit` for data larger than memory.
 
-What is known of f is stored as the product t of all sites, whatever the prior stores, and every batch does two things.
-Its proposals are an estimate of the next t, as in `minibatch/`; and its rows, as many times as they fit into the
-data, give an unbiased estimate of the gradient of the energy of q ∝ p t in the hyperparameters at a fixed t, for one
-step of Adam. Where t is at its fixed point, and the method's energy stationary there (`sec:gp`), that is the gradient
-of the energy itself. The prior's part of it is exact, and so the larger its part is, the less noise there is.
+The product t of all sites is stored, whatever the `storage` of the prior, and every batch has two purposes. Its
+proposals are an estimate of the next t, as in `inference/minibatch/`. Its rows, scaled to the number of all rows, give
+an unbiased estimate of the gradient of the energy of q ∝ p t in the hyperparameters at a fixed t, for one step of Adam.
+If t is at its fixed point and the method's energy is stationary there (`sec:gp`), this is the gradient of the energy
+itself. The prior's part of it is exact: the larger that part, the less noise.
 
-That depends on what t is a function of, since something must stay as it is while hyperparameters change. Whitened
-values v are a poor choice: with another variance or mean they stand for another f, and it takes the data to say that
-f is where it was. The values u of f at the inducing inputs are the right one wherever they can be told from each
-other (Adam, Chang, Khan and Solin, *Dual parameterization of sparse variational Gaussian processes*, 2021).
+The size of that part depends on the variables of which t is a function, because these are held fixed while the
+hyperparameters change. Whitened values v are a poor choice: with another variance or mean they represent another f. The
+values u of f at the inducing inputs are the right choice wherever they can be distinguished from each other (Adam,
+Chang, Khan and Solin, *Dual parameterization of sparse variational Gaussian processes*, 2021).
 
-How long a run takes is decided by the energy. Once it falls by no more than its own noise, the learning rate does,
-from the mean of the last iterates on; after the smallest rate that mean is the answer.
+The energy determines the length of a run. When it falls by no more than its own noise, the learning rate is reduced and
+the run continues from the mean of the last iterates. After the smallest rate, that mean is the result.
 """
 
 import dataclasses
@@ -52,38 +52,38 @@ from .space import report_failure
 
 _PHASES = 5
 _SLOWER = 0.5
-"""How much smaller the learning rate is from phase to phase."""
+"""The factor of the learning rate from phase to phase."""
 _STRETCH = 200
-"""Batches over which an energy is taken, where a pass has far more than that."""
+"""Batches over which energies are averaged, if a pass has far more."""
 _WINDOW = 8
-"""Stretches in which the energy must have come to rest, at least."""
+"""The smallest number of stretches over which the energy must be level."""
 _FEWEST_STEPS = 30
-"""In a window: Adam swings about for a while after the rate has changed."""
+"""The smallest number of steps in a window: Adam oscillates for a while after the rate has changed."""
 _MEMORY = 100
-"""Batches that t(v) is an average of, at most, as long as hyperparameters still move a lot."""
-_LOOKED_AT = 2**11
-"""Rows of a first look at several starts."""
+"""The largest number of batches over which t(v) is averaged while hyperparameters still change much."""
+_FIRST_ROWS = 2**11
+"""Rows with which several starts are compared."""
 _ALL_AT_ONCE = 20_000
-"""Up to so many rows in memory, the last inference is without batches."""
+"""The largest number of rows in memory with which the last inference runs without batches."""
 _FEWEST_ROWS = 128
 _BATCHES = 16
-"""A batch that nobody chose has at least so many rows, and a pass this number of batches."""
+"""The smallest number of rows of a batch, and the number of batches per pass, if `batch_size` is not given."""
 
 
 class _Schedule(NamedTuple):
-    """What is chosen once and for all: batches, stretches of them, and the sizes of steps."""
+    """Choices that stay fixed during a run: batches, stretches, and the sizes of steps."""
 
     batching: Batching
     method: Method
     fixed: float | None
-    """The size of every step towards a batch's t(v); None for one that falls."""
+    """The size of every step towards a batch's t(v); None for a decreasing one."""
     rate: float
     """Adam's learning rate in the first phase."""
     seed: list[int]
     stretch: int
-    """Batches per stretch, over which an energy is taken."""
+    """Batches per stretch, over which energies are averaged."""
     window: int
-    """Stretches in which the energy must have come to rest."""
+    """Stretches over which the energy must be level."""
 
     @classmethod
     def of(
@@ -104,14 +104,14 @@ class _Schedule(NamedTuple):
         )
 
     def generator(self, number: int) -> np.random.Generator:
-        """Nothing but the key and a number decides what is random: a run that is resumed sees the same rows."""
+        """Random numbers that depend only on the key and a number, so that a resumed run uses the same rows."""
         return np.random.default_rng([*self.seed, number])
 
     def learning_rate(self, phase: int) -> float:
         return self.rate * _SLOWER**phase
 
     def step_size(self, phase: int, batches_seen: float) -> float:
-        """Of the step towards a batch's t(v): all rows count the same at first, later ones for more in the end."""
+        """The step towards a batch's t(v): all rows have equal weights at first, recent ones larger weights later."""
         if self.fixed is not None:
             return self.fixed
         forgetting = 0.5**phase / min(self.batching.per_pass, _MEMORY)
@@ -120,14 +120,14 @@ class _Schedule(NamedTuple):
 
 @dataclasses.dataclass
 class _Progress:
-    """Where a run is: all that a checkpoint has to store."""
+    """The progress of a run, as stored in a checkpoint."""
 
     state: State
     safe: State
-    """At the end of the last stretch with a finite energy."""
+    """The state at the end of the last stretch with a finite energy."""
     passes: int = 0
     done: int = 0
-    """Batches of the present pass."""
+    """Completed batches of the current pass."""
     steps: int = 0
     phase: int = 0
     status: Status = Status.RUNNING
@@ -138,7 +138,7 @@ class _Progress:
     """The energies and mean iterates of the stretches of this phase."""
 
     def next_phase(self, ending: Status) -> None:
-        """Go on with smaller steps, or end where they are the smallest."""
+        """Continue with smaller steps, or end if they are the smallest."""
         if self.phase + 1 >= _PHASES:
             self.status = ending
             return
@@ -146,24 +146,24 @@ class _Progress:
         self.energies, self.iterates = [], []
 
     def averaged(self, window: int) -> np.ndarray:
-        """The mean of the iterates of the last stretches, over their units; the last one where none is complete."""
+        """The mean of the last stretches' iterates over their units; the last iterate if no stretch is complete."""
         last = self.iterates[-window:]
         return np.mean(last, axis=0) if last else np.asarray(self.state.scaled)
 
 
 class _BatchFit:
-    """One call of `fit` in batches, from its first look at the rows."""
+    """One call of `fit` in batches."""
 
     def __init__(self, start: FitStart, schedule: _Schedule):
         self.start, self.space, self.schedule = start, start.space, schedule
-        self.constants, self.progress, looked_at = self._first_look()
-        self.head_start = looked_at / schedule.batching.size
-        """What the first look has told of t(v), in batches."""
+        self.constants, self.progress, rows_used = self._choose_start()
+        self.head_start = rows_used / schedule.batching.size
+        """The rows that t(v) is already based on, as a number of batches."""
 
-    def _first_look(self) -> tuple[Constants, _Progress, int]:
-        """Look at several starts with some of the rows, and begin with the best."""
+    def _choose_start(self) -> tuple[Constants, _Progress, int]:
+        """Compare several starts on some of the rows, and begin with the best."""
         drawn, batching = self.start.drawn, self.schedule.batching
-        chosen = np.sort(self.schedule.generator(0).permutation(drawn.count)[:_LOOKED_AT])
+        chosen = np.sort(self.schedule.generator(0).permutation(drawn.count)[:_FIRST_ROWS])
         filled = whole_share(len(chosen), batching.mesh)
         rows = np.append(chosen, np.zeros(filled - len(chosen), dtype=int))
         data = take_rows(drawn.data, rows)
@@ -172,18 +172,18 @@ class _BatchFit:
         constants = constants_at(self.start, self.schedule, self.space.middle)
         lowest, best, product = np.inf, self.space.middle, None
         for unconstrained in self.space.starts():
-            energy, found = settle(self.space.slots, constants, batch, unconstrained)
+            energy, settled = settle(self.space.slots, constants, batch, unconstrained)
             total = float(energy) + self.space.penalty(unconstrained)[0]
             total = total if np.isfinite(total) else np.inf
             if product is None or total < lowest:
-                lowest, best, product = total, unconstrained, found
+                lowest, best, product = total, unconstrained, settled
         assert product is not None
         constants = everywhere(constants_at(self.start, self.schedule, best), batching.mesh)
         state = everywhere(begin(best / self.space.units, product), batching.mesh)
         return constants, _Progress(state, state), len(chosen)
 
     def run(self, max_steps: int, tol: float, checkpoint_writer: "_CheckpointWriter | None", bar: RowProgress) -> None:
-        """Passes over the data, until the energy has come to rest or their number runs out."""
+        """Passes over the data, until the energy is level or `max_steps` is reached."""
         progress, schedule, batching = self.progress, self.schedule, self.schedule.batching
         while progress.passes < max_steps and progress.status is Status.RUNNING:
             for batch, rows in batching.batches(schedule.generator(progress.passes + 1), skip=progress.done):
@@ -201,7 +201,7 @@ class _BatchFit:
             bar.passed(progress.trace[-1] if progress.trace else np.nan)
 
     def _take(self, rows: DeviceRows) -> None:
-        """One batch: a step of Adam, and one of t(v)."""
+        """One batch: a step of Adam and a step of t(v)."""
         progress, schedule = self.progress, self.schedule
         _, pull = self.space.penalty(np.asarray(progress.state.scaled) * self.space.units)
         progress.state = advance(
@@ -217,16 +217,16 @@ class _BatchFit:
         progress.steps, progress.done = progress.steps + 1, progress.done + 1
 
     def _close(self, tol: float) -> None:
-        """The end of a stretch: its energy, and whether that still falls."""
+        """The end of a stretch: record its energy, and test whether it still falls."""
         progress, window = self.progress, self.schedule.window
-        found = to_host(sums(progress.state))
-        iterates, energies, shared_energies, rows, steps, refused = found
+        stretch = to_host(sums(progress.state))
+        iterates, energies, shared_energies, rows, steps, refused = stretch
         mean = iterates / steps
         total = float(energies * self.start.rows.count / rows + shared_energies / rows)
         total += self.space.penalty(mean * self.space.units)[0]
-        self._replace(sums, jax.tree.map(np.zeros_like, found))
+        self._replace(sums, jax.tree.map(np.zeros_like, stretch))
         if not np.isfinite(total) or refused == steps:
-            # Back to where it worked, with smaller steps.
+            # Return to the last usable state, and continue with smaller steps.
             progress.state = progress.safe
             progress.next_phase(Status.STEP_TOO_SMALL)
             return
@@ -249,7 +249,7 @@ class _BatchFit:
 
 
 def constants_at(start: FitStart, schedule: _Schedule, unconstrained: np.ndarray) -> Constants:
-    """What stays the same from batch to batch in a search that begins here."""
+    """The constants of a search that starts here."""
     low, high = np.asarray(start.space.bounds(unconstrained)).reshape(-1, 2).T
     units, rows = start.space.units, schedule.batching.rows
     prior = start.model.prior
@@ -259,9 +259,9 @@ def constants_at(start: FitStart, schedule: _Schedule, unconstrained: np.ndarray
 
 
 def is_level(energies: np.ndarray, tol: float) -> bool:
-    """Whether energies do not fall by more than `tol` of their size from one to the next, or not for certain.
+    """Whether energies fall by less than `tol` times their size per entry, or by less than the standard error.
 
-    A line is laid through them, and the standard error of its slope is that of what it leaves unexplained.
+    The slope and its standard error are those of linear regression.
 
     >>> bool(is_level(np.array([5.0, 4.0, 3.1, 2.0, 1.0]), 1e-5)), bool(is_level(np.array([5.0, 4.0, 5.0]), 1e-5))
     (False, True)
@@ -270,13 +270,13 @@ def is_level(energies: np.ndarray, tol: float) -> bool:
     places = np.arange(count) - 0.5 * (count - 1)
     spread = float(places @ places)
     slope = float(places @ energies) / spread
-    left = energies - np.mean(energies) - slope * places
-    error = np.sqrt(float(left @ left) / (count - 2) / spread)
+    residuals = energies - np.mean(energies) - slope * places
+    error = np.sqrt(float(residuals @ residuals) / (count - 2) / spread)
     return -slope <= max(float(error), tol * abs(float(np.mean(energies))))
 
 
 class _CheckpointWriter:
-    """A checkpoint with all that decides how a run goes on."""
+    """A checkpoint that contains the progress of a run."""
 
     def __init__(self, path: Any, fit: _BatchFit, tol: float):
         start, schedule = fit.start, fit.schedule
@@ -288,7 +288,7 @@ class _CheckpointWriter:
         self.file = Checkpoint(path, "newtongp fit checkpoint in batches", mark)
 
     def read(self, fit: _BatchFit) -> None:
-        """Put a fit where an earlier run has been."""
+        """Restore the progress of an earlier run, if there was one."""
         written = self.file.read()
         if written is None:
             return
@@ -306,7 +306,7 @@ class _CheckpointWriter:
         progress.iterates = list(self.file.array(written, "iterates", "f", None, fit.space.size))
 
     def write(self, progress: _Progress, now: bool = False) -> None:
-        """Replace the file by what is known by now."""
+        """Replace the file, if that is due or `now` is set."""
         if not (now or self.file.is_due()):
             return
         counters = [progress.passes, progress.done, progress.steps, progress.phase, progress.status.value]
@@ -339,19 +339,19 @@ def _check(model: Any, method: Any, step: Any, batch_size: Any, restarts: int) -
     if isinstance(chosen, Method):
         remembers = {"quasi-Newton": isinstance(chosen.curvature, QuasiNewton)}
         remembers["Riemannian"] = isinstance(chosen.safeguard, Riemannian)
-        for name in (name for name, found in remembers.items() if found):
+        for name in (name for name, does in remembers.items() if does):
             raise ValueError(
-                f"{name} methods remember something of every row, and learning in batches keeps nothing of any: use "
-                "Exact() or GaussNewton() curvature without a Riemannian safeguard, or leave batch_size out"
+                f"{name} methods keep a state per row, which learning in batches does not store: use Exact() or "
+                "GaussNewton() curvature without a Riemannian safeguard, or leave batch_size out"
             )
     chosen = check_batches(model, chosen, step, batch_size)
     if not added_energy(chosen).integrates:
         raise ValueError(
-            f"method={chosen.target.name!r} has an energy that changes with its sites, of which batches keep too "
-            "little: use VI() or PowerEP(0.5), or leave batch_size out"
+            f"method={chosen.target.name!r} has an energy that changes with its sites, which batches do not store: use "
+            "VI() or PowerEP(0.5), or leave batch_size out"
         )
     if restarts:
-        raise ValueError(f"restarts must be 0 in batches, got {restarts!r}: start several runs with keys of their own")
+        raise ValueError(f"restarts must be 0 in batches, got {restarts!r}: start several runs with different keys")
     return chosen
 
 
@@ -375,7 +375,7 @@ def fit_in_batches(
     checkpoint: Any,
     throw: bool,
 ) -> FitResult:
-    """What `fit` does when it is given a batch size."""
+    """`fit` with a batch size."""
     chosen = _check(model, method, step, batch_size, restarts)
     rate = float(parameter(learning_rate, "learning_rate", lower=0.0))
     rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
@@ -383,8 +383,8 @@ def fit_in_batches(
     start = read_start(model, x, y, parameters, weak_priors, rng)
     schedule = _Schedule.of(start, chosen, step, batch_size, rate, key)
 
-    def infer_with(learnt: Model) -> Result:
-        return _infer(start, chosen, learnt, x, y, step, batch_size, key, inference_steps)
+    def infer_with(learned_model: Model) -> Result:
+        return _infer(start, chosen, learned_model, x, y, step, batch_size, key, inference_steps)
 
     if not start.space.size:
         return _finish(start, infer_with, np.zeros(0), Status.CONVERGED, [], 0, started, throw)
@@ -410,12 +410,14 @@ def fit_in_batches(
     return _finish(start, infer_with, fit.unconstrained, status, trace, steps, started, throw)
 
 
-def _infer(start: FitStart, method: Method, learnt: Model, x, y, step, batch_size, key, inference_steps: int) -> Result:
-    """With what was learned: without batches, where the rows are few and in memory."""
+def _infer(
+    start: FitStart, method: Method, learned_model: Model, x, y, step, batch_size, key, inference_steps: int
+) -> Result:
+    """Inference with the learned model, without batches if the rows are few and in memory."""
     few = start.rows.held is not None and start.rows.count <= _ALL_AT_ONCE
     at_once = few and step is None and start.model.prior.storage == "full"  # pyright: ignore
     return infer(
-        learnt,
+        learned_model,
         x,
         y,
         method,
@@ -437,9 +439,9 @@ def _finish(
     started: float,
     throw: bool,
 ) -> FitResult:
-    """Infer with what was learned, and put everything together."""
+    """Run inference with the learned hyperparameters, and assemble the result."""
     space = start.space
     result = inferred(with_values(space.slots, start.model, space.values_at(unconstrained)))
-    found = space.finish(unconstrained, result, status, trace, steps, started)
-    report_failure(found, throw, stacklevel=5)
-    return found
+    fit_result = space.finish(unconstrained, result, status, trace, steps, started)
+    report_failure(fit_result, throw, stacklevel=5)
+    return fit_result

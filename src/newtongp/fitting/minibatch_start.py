@@ -1,4 +1,4 @@
-"""What a fit in batches knows before the first of them: scales, inducing inputs, and rows drawn from the data."""
+"""The preparation of a fit in batches: scales, inducing inputs, and rows drawn from the data."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -12,13 +12,12 @@ from ..model import Model
 from ..priors.by_name import for_columns
 from ..priors.inducing import MOST_ROWS, Sample
 from ..priors.sparse import SparseGP
-from .initial_values import guess, scales_of
-from .learned import choose, with_values
+from .initial_values import guessed_model, scales_of
 from .space import Space
 
 
 class FitStart(NamedTuple):
-    """The model with its inducing inputs chosen, what is learned of it, and rows drawn from the data."""
+    """The model with chosen inducing inputs, its learned parameters, and rows drawn from the data."""
 
     model: Model
     rows: Rows
@@ -32,24 +31,22 @@ def read_start(
     """Read the data once, for the scales of hyperparameters and the choice of inducing inputs."""
     prior = model.prior
     assert isinstance(prior, SparseGP)
-    # Made even where inducing inputs are given: it knows how many columns there are.
+    # Needed even if inducing inputs are given, because it counts the columns.
     sample = Sample(prior.seed)
     rows = Rows(x, y, model, sample.see)
     model = Model(for_columns(prior, sample.rows.shape[1]), model.likelihood)
     drawn = _draw(rows, MOST_ROWS, rng)
-    # Scales are those of outputs as they are, with the row parameters of the rows that were drawn.
+    # The likelihood of whole rows, with the row parameters of the rows that were drawn.
     bare = drawn._replace(data=drawn.data._replace(seen=None)).likelihood(model.likelihood)
     scales = scales_of(Model(model.prior, bare), drawn.data)
     if prior.inducing is None:
-        unconstrained = choose(model, None)
-        start = with_values(tuple(each.slot for each in unconstrained), model, guess(model, scales, unconstrained))
-        chosen = start.prior.inducing_for(sample)
+        chosen = guessed_model(model, scales).prior.inducing_for(sample)
         model = Model(model.prior.with_inducing(chosen), model.likelihood)  # pyright: ignore[reportAttributeAccessIssue]
     return FitStart(model, rows, Space(model, scales, specifications, weak_priors), drawn)
 
 
 def _draw(rows: Rows, most: int, rng: np.random.Generator) -> Batch:
-    """At most so many rows at random, in the order of the data."""
+    """At most `most` random rows, in the order of the data."""
     keys, drawn = np.zeros(0), None
     for batch in rows.batches(min(rows.count, WHOLE_PASS)):
         here = take_rows(batch.data, slice(0, batch.count))
@@ -64,7 +61,7 @@ def _draw(rows: Rows, most: int, rng: np.random.Generator) -> Batch:
 
 
 def take_rows(data: Data, rows: Any) -> Data:
-    """Some rows of some data."""
+    """A subset of the rows."""
     return Data(*(None if leaf is None else leaf[rows] for leaf in data))  # pyright: ignore[reportArgumentType]
 
 

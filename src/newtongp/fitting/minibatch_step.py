@@ -1,4 +1,4 @@
-"""What one batch of rows does: an estimate of the energy and its gradient, a step of Adam, and a step of t."""
+"""The step of one batch of rows: an estimate of the energy and its gradient, a step of Adam, and a step of t."""
 
 import functools
 from typing import Any
@@ -20,7 +20,7 @@ from .objective import replaced
 
 _ROUNDS = 12
 _SETTLING = 0.7
-"""Steps towards t(v) in a first look, and their size."""
+"""The number and the size of steps towards t(v) with which starts are compared."""
 
 
 class Constants(eqx.Module):
@@ -31,11 +31,11 @@ class Constants(eqx.Module):
     units: Any
     low: Any
     high: Any
-    """Bounds of the free numbers over their units."""
+    """Bounds of the free numbers divided by their units."""
     total: Any
     """The number of rows."""
     observed: Any
-    """The number of those with some y."""
+    """The number of rows with some observed y."""
 
 
 class State(eqx.Module):
@@ -46,9 +46,9 @@ class State(eqx.Module):
     product: Product
     iterates: Float[Array, " K"]
     energies: Float[Array, ""]
-    """Of rows."""
+    """The sum of the energies of rows."""
     shared_energies: Float[Array, ""]
-    """What t(v) adds, times rows."""
+    """The sum of the energies of t(v), weighted by the rows of the batch."""
     rows: Float[Array, ""]
     steps: Float[Array, ""]
     refused: Float[Array, ""]
@@ -56,7 +56,7 @@ class State(eqx.Module):
 
 
 def _adam() -> Any:
-    # Imported here, since it takes a tenth of a second and few need it.
+    # Imported here because it takes a tenth of a second and is rarely needed.
     import optax
 
     return optax.scale_by_adam(b2=0.99)
@@ -69,14 +69,14 @@ def begin(scaled: Any, product: Product) -> State:
 
 
 def sums(state: State) -> Any:
-    """What is summed over a stretch, and begins anew with the next."""
+    """The sums over a stretch, which are reset at its end."""
     return state.iterates, state.energies, state.shared_energies, state.rows, state.steps, state.refused
 
 
 def at(
     slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any
 ) -> tuple[Shared, DeviceRows, Coordinates]:
-    """The model and a batch with these hyperparameters, and the coordinates in which t is kept."""
+    """The model and a batch with these hyperparameters, and the coordinates in which t is stored."""
     prior, likelihood = replaced(slots, constants.prior, rows.likelihood, unconstrained)
     projection, coordinates = whitened(prior)
     here = eqx.tree_at(lambda batch: batch.likelihood, rows, likelihood)
@@ -87,9 +87,9 @@ def at(
 def energy_and_gradient(
     slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any, product: Product, share: Any
 ) -> tuple[tuple[Float[Array, ""], Float[Array, ""]], Float[Array, " K"]]:
-    """The energies of some rows and of t, and the gradient of an estimate of the whole energy in the free numbers.
+    """The energies of a batch and of t, and the gradient of an estimate of the whole energy in the free numbers.
 
-    The estimate has `share` of the rows' energy for those of all rows.
+    The estimate divides the batch's energy by `share`, the fraction of all rows that it has.
     """
 
     def energy(unconstrained):
@@ -114,23 +114,24 @@ def advance(
     step_size: Any,
     size: Any,
 ) -> State:
-    """One step of Adam, of a batch of so many rows when it is whole, and one towards its proposals.
+    """One step of Adam, and one step of t(v) towards the proposals of a batch.
 
-    `pull` is the gradient of minus the log prior density of the hyperparameters.
+    `pull` is the gradient of minus the log prior density of the hyperparameters; `size` is the number of rows in a
+    complete batch.
     """
     unconstrained = state.scaled * constants.units
     shared, here, coordinates = at(slots, constants, rows, unconstrained)
     tied = Tied.given(constants.method, coordinates.product_of_v(state.product), constants.observed)
-    # The gradient is at the t of earlier batches: one that has seen these very rows would fit them too well.
+    # The gradient is at the t of earlier batches: after an update with these rows, t would overfit them.
     share = rows.count / constants.total
     (energy, energy_of_product), slope = energy_and_gradient(
         slots, constants, rows, unconstrained, state.product, share
     )
-    # The last batch of a pass may be a small one: it counts for as much as it has rows.
+    # The last batch of a pass may be smaller, and is weighted by its number of rows.
     weight = rows.count / size
     gradient = weight * (slope + pull) * constants.units
-    # Adam's step is not judged as those of inference are: the energy of a batch is a noisy estimate, which does not
-    # tell whether a step was good. All that is asked for is that the gradient is finite.
+    # Unlike a step of inference, a step of Adam cannot be judged by the energy, which is a noisy estimate in a batch.
+    # The gradient only has to be finite.
     fine = jnp.isfinite(energy) & jnp.all(jnp.isfinite(gradient))
     moves, moments = _adam().update(jnp.where(fine, gradient, 0.0), state.moments)
     scaled = jnp.clip(state.scaled - rate * moves, constants.low, constants.high)
@@ -153,18 +154,18 @@ def advance(
 
 @functools.partial(jax.jit, static_argnums=0)
 def settle(slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any) -> tuple[Any, Product]:
-    """The lowest energy that some steps with these rows alone lead to, as if they were all, and its t(v)."""
+    """The lowest energy after a few steps with these rows only, scaled to all rows, and its t(v)."""
     shared, here, coordinates = at(slots, constants, rows, unconstrained)
     scale, method, observed = constants.total / rows.count, constants.method, constants.observed
     start = nothing(shared.prior, shared.projection)
 
     def step(_, carried):
         tied, lowest, best = carried
-        found = propose_batch(shared, here, tied)
-        total = scale * found.energy + shared_factor_energy(method, tied, observed)
+        proposal = propose_batch(shared, here, tied)
+        total = scale * proposal.energy + shared_factor_energy(method, tied, observed)
         lower = total < lowest
         lowest, best = jnp.where(lower, total, lowest), select(lower, tied.product, best)
-        return step_towards(method, tied, found.product.times(scale), _SETTLING, observed), lowest, best
+        return step_towards(method, tied, proposal.product.times(scale), _SETTLING, observed), lowest, best
 
     begin = Tied.given(method, start, observed), jnp.asarray(jnp.inf, dtype=float), start
     _, lowest, best = jax.lax.fori_loop(0, _ROUNDS + 1, step, begin)

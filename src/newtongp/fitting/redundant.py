@@ -1,4 +1,4 @@
-"""Variances of kernels that the data determine only together: the factors of a product."""
+"""Variances of kernels of which the data determine only the product."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -14,79 +14,84 @@ Path = tuple[str | int, ...]
 
 
 class Variance(NamedTuple):
-    """A hyperparameter that is to be learned."""
+    """A learned hyperparameter that may be a variance."""
 
     path: Path
     size: int
     unit: str | None
-    is_said: bool
-    """Whether a user has said something of it."""
+    is_specified: bool
+    """Whether the user has specified something about it."""
 
 
 def redundant_variances(model: Any, learned: dict[Path, Variance]) -> dict[Path, Path]:
-    """Which variances say nothing that others do not: each with one that it is multiplied by.
+    """Variances that are redundant, each with one that it is multiplied by.
 
-    k₁k₂ does not change if k₁ doubles and k₂ halves. Of each such pair the first is kept, or the one that a user has
-    named, and so is what cannot be fixed because it is a vector.
+    k₁k₂ does not change if k₁ doubles and k₂ halves. Of each such pair the first is learned, or the one that the user
+    has named. Vectors cannot be fixed, and are always learned.
     """
-    found: dict[Path, Path] = {}
+    redundant: dict[Path, Path] = {}
     kernel = getattr(getattr(model, "prior", None), "kernel", None)
     if kernel is not None:
-        _visit(kernel, ("prior", "kernel"), learned, found)
-    return found
+        _visit(kernel, ("prior", "kernel"), learned, redundant)
+    return redundant
 
 
-def _visit(kernel: Any, path: Path, learned: dict[Path, Variance], found: dict[Path, Path]) -> list[Variance]:
-    """The variances that multiply a kernel, together or alone; none if it has a part that they do not multiply."""
+def _visit(kernel: Any, path: Path, learned: dict[Path, Variance], redundant: dict[Path, Path]) -> list[Variance]:
+    """The variances that together multiply a whole kernel; none if some part of it is not multiplied by any."""
     if isinstance(kernel, (Sum, Product, Independent)):
         name = "kernels" if isinstance(kernel, Independent) else "parts"
         groups = [
-            _visit(part, (*path, name, index), learned, found) for index, part in enumerate(getattr(kernel, name))
+            _visit(part, (*path, name, index), learned, redundant) for index, part in enumerate(getattr(kernel, name))
         ]
         if isinstance(kernel, Product):
-            return _reduce(groups, found)
-        return [each for group in groups for each in group] if isinstance(kernel, Sum) and all(groups) else []
+            return _reduce(groups, redundant)
+        return [variance for group in groups for variance in group] if isinstance(kernel, Sum) and all(groups) else []
     if isinstance(kernel, (Scaled, Active)):
-        inside = _visit(kernel.kernel, (*path, "kernel"), learned, found)
+        inside = _visit(kernel.kernel, (*path, "kernel"), learned, redundant)
         outside = learned.get((*path, "scale"))
-        return _reduce([inside, [] if outside is None else [outside]], found)
+        return _reduce([inside, [] if outside is None else [outside]], redundant)
     return list(_multipliers(kernel, path, learned))
 
 
-def _reduce(groups: list[list[Variance]], found: dict[Path, Path]) -> list[Variance]:
-    """Of factors, each with the variances that multiply it: all but one lose a degree of freedom."""
+def _reduce(groups: list[list[Variance]], redundant: dict[Path, Path]) -> list[Variance]:
+    """Mark one variance of every factor but one as redundant; `groups` has the variances that multiply each factor."""
     groups = [group for group in groups if group]
     if not groups:
         return []
-    kept = next((group for group in groups if all(each.is_said or each.size > 1 for each in group)), groups[0])
+    kept = next((group for group in groups if not _fixable(group)), groups[0])
     for group in groups:
-        unconstrained = [each for each in group if not each.is_said and each.size == 1]
-        if group is not kept and unconstrained:
-            found[unconstrained[0].path] = kept[0].path
+        fixable = _fixable(group)
+        if group is not kept and fixable:
+            redundant[fixable[0].path] = kept[0].path
     return kept
 
 
+def _fixable(group: list[Variance]) -> list[Variance]:
+    return [variance for variance in group if not variance.is_specified and variance.size == 1]
+
+
 def _multipliers(kernel: Kernel, path: Path, learned: dict[Path, Variance]) -> Iterator[Variance]:
-    """Parameters of a kernel that is made of no others, by which it is multiplied."""
-    own = [each for where, each in learned.items() if where[: len(path)] == path]
+    """The parameters that multiply a kernel without parts."""
+    own = [variance for place, variance in learned.items() if place[: len(path)] == path]
     if type(kernel).__module__.partition(".")[0] == __name__.partition(".")[0]:
-        yield from (each for each in own if (each.unit or "").startswith("f2"))
+        yield from (variance for variance in own if (variance.unit or "").startswith("f2"))
         return
-    for each in own:
-        if each.size == 1 and len(each.path) == len(path) + 1 and _multiplies(kernel, str(each.path[-1])):
-            yield each
+    for variance in own:
+        is_field = variance.size == 1 and len(variance.path) == len(path) + 1
+        if is_field and _multiplies(kernel, str(variance.path[-1])):
+            yield variance
             return
 
 
 @in_double
 def _multiplies(kernel: Kernel, field: str) -> bool:
-    """Whether twice the value of a field makes twice the kernel, at some inputs."""
+    """Whether doubling a field doubles the kernel, at a few inputs."""
     value = np.asarray(getattr(kernel, field), dtype=float)
     twice = eqx.tree_at(lambda tree: getattr(tree, field), kernel, 2.0 * value)
     inputs = np.random.default_rng(0).uniform(0.5, 3.0, size=(_PAIRS, 2, _COLUMNS))
     try:
-        pairs = [[float(each.evaluate(jnp.asarray(a), jnp.asarray(b))) for each in (kernel, twice)] for a, b in inputs]
-    # A kernel may have no more than a state space form, or inputs of its own kind.
+        pairs = [[float(k.evaluate(jnp.asarray(a), jnp.asarray(b))) for k in (kernel, twice)] for a, b in inputs]
+    # A kernel may have only a state space form, or require inputs of a particular kind.
     except Exception:
         return False
     before, after = np.array(pairs).T

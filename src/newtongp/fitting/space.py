@@ -1,6 +1,6 @@
-"""What is learned, as one vector of free numbers: their bounds, units and priors, and where to begin.
+"""The learned hyperparameters as one vector of unconstrained ("free") numbers: bounds, units, priors and starts.
 
-`fit` searches among free numbers (`constraints.py`), with all rows or in batches: both begin and end here.
+`fit` searches over free numbers (`parameters/constraints.py`), with all rows or in batches; this module serves both.
 """
 
 import copy
@@ -25,89 +25,85 @@ from .initial_values import Scales, guess, plausible, unit_of
 from .learned import Learned, Slot, choose, left_alone, redundant, tied_names, values_of
 
 _LARGEST_UNCONSTRAINED = 60.0
-"""Logarithms do not go further than this from their start."""
+"""The largest distance of a logarithm from its start."""
 _RELEASED = 14.0
-"""And not further than this without a weak prior: a factor of a million."""
+"""The same without a weak prior: a factor of a million."""
 _SETTLED = 1e-6
-"""A residual of inference with which `infer` by itself would have been content."""
+"""The default tolerance of `infer`: with a residual below it there is no warning."""
 _NO_SLOPE = 1e-14
-"""A slope, as a share of the energy, that is nothing but rounding."""
+"""A slope, relative to the energy, that is only rounding."""
 _UNSEEN = (
     "Check that the model uses it, in operations that JAX can differentiate (not float(), NumPy functions, rounding, "
     "comparisons or stop_gradient), and that some rows are observed."
 )
 _RATIOS = (0.15, 0.5, 2.0, 6.0)
-"""Lengthscales to look at before the search, in units of the first guess."""
+"""Lengthscales to try before the search, as multiples of the first guess."""
 
 
 class Space:
-    """The free numbers of all that is learned, with their bounds and the prior densities of their values."""
+    """The free numbers of all learned parameters, with their bounds and the prior densities of the values."""
 
     def __init__(self, model: Model, scales: Scales, specifications: Mapping[str, Any] | None, weak_priors: bool):
         self.learned = learned = choose(model, specifications)
         self.notes = left_alone(model, specifications)
-        """What a user is to be told, by the parameter that it is about."""
+        """Notes for the user, by the parameter that they are about."""
         self.redundant = redundant(model, specifications)
-        """Variances that are not learned, each with the one that it is multiplied by."""
+        """Variances that are not learned, each with one that it is multiplied by."""
         self.guessed = guess(model, scales, learned)
-        """Values made from the data."""
+        """Guesses made from the data."""
         self.priors = [
-            each.prior if each.prior is not None or not weak_priors else plausible(model, scales, each, start)
-            for each, start in zip(learned, self.guessed, strict=True)
+            item.prior if item.prior is not None or not weak_priors else plausible(model, scales, item, start)
+            for item, start in zip(learned, self.guessed, strict=True)
         ]
-        self.weak = [prior is not None and each.prior is None for prior, each in zip(self.priors, learned, strict=True)]
-        """Which of the priors nobody asked for."""
+        self.weak = [prior is not None and item.prior is None for prior, item in zip(self.priors, learned, strict=True)]
+        """Which priors were not given by the user."""
         self.undetermined: list[str] = []
-        """What only a weak prior keeps where it is, as far as that was looked into."""
-        self.slots: tuple[Slot, ...] = tuple(each.slot for each in learned)
+        """Parameters that only a weak prior determines, as far as known."""
+        self.slots: tuple[Slot, ...] = tuple(item.slot for item in learned)
         self.size = sum(slot.size for slot in self.slots)
-        parts = [
-            np.zeros(slot.size) + np.ravel(unit_of(model, scales, each))
-            for slot, each in zip(self.slots, learned, strict=True)
-        ]
+        parts = [np.zeros(item.slot.size) + np.ravel(unit_of(model, scales, item)) for item in learned]
         self.units = np.concatenate(parts) if parts else np.zeros(0)
         margins = [
             np.where(slot.constraint.logarithms(slot.shape), _LARGEST_UNCONSTRAINED, np.inf) for slot in self.slots
         ]
         self.margins = np.concatenate(margins) if margins else np.zeros(0)
-        """How far from where it starts a search may take a free number."""
+        """How far from its start a search may take each free number."""
 
     def free_of(self, values: list[np.ndarray]) -> np.ndarray:
-        """Values as free numbers."""
+        """From values to free numbers."""
         parts = [slot.constraint.unconstrain(value) for slot, value in zip(self.slots, values, strict=True)]
         return np.concatenate(parts) if parts else np.zeros(0)
 
-    @in_double
     def values_at(self, unconstrained: np.ndarray) -> list[np.ndarray]:
-        """Free numbers as values, within the bounds that were set."""
-        values = zip(_values(self.slots, unconstrained), self.learned, strict=True)
-        return [_kept_inside(np.asarray(value), each) for value, each in values]
+        """From free numbers to values, within the user's bounds."""
+        values = values_at(self.slots, unconstrained)
+        return [_clip(value, item) for value, item in zip(values, self.learned, strict=True)]
 
     def bounds(self, start: np.ndarray) -> list[tuple[float, float]]:
-        """The least and largest free numbers."""
-        found, begin = [], 0
-        for each in self.learned:
-            size, constraint = each.slot.size, each.slot.constraint
+        """The lower and upper bound of every free number."""
+        bounds, begin = [], 0
+        for item in self.learned:
+            size, constraint = item.slot.size, item.slot.constraint
             here = start[begin : begin + size]
             margin = self.margins[begin : begin + size]
             least, largest = constraint.limits()
             low, high = np.maximum(here - margin, least), np.minimum(here + margin, largest)
-            if each.lower is not None:
-                low = np.maximum(low, _finite(constraint.unconstrain(each.lower), -np.inf))
-            if each.upper is not None:
-                high = np.minimum(high, _finite(constraint.unconstrain(each.upper), np.inf))
-            found += list(zip(low.tolist(), high.tolist(), strict=True))
+            if item.lower is not None:
+                low = np.maximum(low, _finite(constraint.unconstrain(item.lower), -np.inf))
+            if item.upper is not None:
+                high = np.minimum(high, _finite(constraint.unconstrain(item.upper), np.inf))
+            bounds += list(zip(low.tolist(), high.tolist(), strict=True))
             begin += size
-        return found
+        return bounds
 
     @in_double
     def penalty(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
-        """Minus the log of the prior density of the values, and its gradient in the free numbers."""
+        """Minus the log prior density of the values, and its gradient in the free numbers."""
         return self._penalty(unconstrained, self.priors)
 
     @in_double
     def pull(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
-        """The part of the penalty that weak priors have, and its gradient."""
+        """The part of the penalty that is due to weak priors, and its gradient."""
         priors = [prior if weak else None for prior, weak in zip(self.priors, self.weak, strict=True)]
         return self._penalty(unconstrained, priors)
 
@@ -118,7 +114,7 @@ class Space:
         return float(value), np.asarray(slope)
 
     def release(self, chosen: np.ndarray) -> "Space":
-        """The same without weak priors on these free numbers, which may not go quite as far in return."""
+        """The same space without weak priors on these free numbers, and with narrower bounds for them."""
         other = copy.copy(self)
         other.margins = np.where(chosen, np.minimum(self.margins, _RELEASED), self.margins)
         parts = np.split(chosen, np.cumsum([slot.size for slot in self.slots])[:-1])
@@ -132,8 +128,8 @@ class Space:
 
     @property
     def specifications(self) -> tuple[list[Any], list[Any]]:
-        """All that was said of what is learned, for a checkpoint's mark: numbers, and prior densities."""
-        return [(each.start, each.lower, each.upper) for each in self.learned], self.priors
+        """The user's specifications, for the mark of a checkpoint: numbers and prior densities."""
+        return [(item.start, item.lower, item.upper) for item in self.learned], self.priors
 
     @property
     def middle(self) -> np.ndarray:
@@ -141,48 +137,48 @@ class Space:
         return self.free_of(self.guessed)
 
     def starts(self) -> Iterator[np.ndarray]:
-        """Places to look at before the search: the model's own values, the guesses, and those with other lengths."""
-        yield self.free_of([each.start for each in self.learned])
+        """Points to try before the search: the model's own values, the guesses, and these with other lengthscales."""
+        yield self.free_of([item.start for item in self.learned])
         yield self.middle
         for ratio in _RATIOS:
             moved = [
-                _kept_inside(value * ratio, each) if each.unit == "x" and not each.given_start else value
-                for each, value in zip(self.learned, self.guessed, strict=True)
+                _clip(value * ratio, item) if item.unit == "x" and not item.given_start else value
+                for item, value in zip(self.learned, self.guessed, strict=True)
             ]
             yield self.free_of(moved)
 
     def at_bound(self, unconstrained: np.ndarray) -> list[str]:
-        """The names of what ended at a bound that was set."""
+        """The names of parameters at a bound that the user has set."""
         names, begin = [], 0
-        for each in self.learned:
-            here = unconstrained[begin : begin + each.slot.size]
-            for bound in (each.lower, each.upper):
-                if bound is not None and np.any(np.abs(each.slot.constraint.unconstrain(bound) - here) < 1e-6):
-                    names.append(each.slot.name)
-            begin += each.slot.size
+        for item in self.learned:
+            here = unconstrained[begin : begin + item.slot.size]
+            for bound in (item.lower, item.upper):
+                if bound is not None and np.any(np.abs(item.slot.constraint.unconstrain(bound) - here) < 1e-6):
+                    names.append(item.slot.name)
+            begin += item.slot.size
         return list(dict.fromkeys(names))
 
     def names_of(self, chosen: np.ndarray) -> list[str]:
-        """The names of the parameters that one of these free numbers belongs to."""
+        """The names of the parameters to which these free numbers belong."""
         parts = np.split(chosen, np.cumsum([slot.size for slot in self.slots])[:-1])
         return [slot.name for slot, part in zip(self.slots, parts, strict=True) if np.any(part)]
 
-    def note_without_influence(self, seen: list[tuple[float, np.ndarray]]) -> None:
-        """Note parameters whose slope was zero, up to rounding, wherever an energy was computed."""
-        slopes = [np.abs(slope) / (1.0 + abs(energy)) for energy, slope in seen if np.isfinite(energy)]
+    def note_without_influence(self, evaluations: list[tuple[float, np.ndarray]]) -> None:
+        """Add notes on parameters whose slope was zero, up to rounding, in all evaluations."""
+        slopes = [np.abs(slope) / (1.0 + abs(energy)) for energy, slope in evaluations if np.isfinite(energy)]
         if not slopes or self.size == 0:
             return
         moving = self.names_of(np.max(slopes, axis=0) > _NO_SLOPE)
         still = [slot.name for slot in self.slots if slot.name not in moving]
         for name in still if moving else []:
             self.notes[name] = (
-                f"{name} has no influence on the energy: its gradient was zero wherever it was computed, so that the "
-                f"data say nothing of it. {_UNSEEN} Or say Fixed() of it."
+                f"{name} has no influence on the energy: its gradient was zero wherever it was computed, so the data "
+                f"do not determine it. {_UNSEEN} Or make it Fixed()."
             )
         if not moving:
             self.notes["fit"] = (
                 f"Nothing was learned: the gradient of the energy in {', '.join(still)} was zero wherever it was "
-                f"computed, so that these are their starting values. {_UNSEEN}"
+                f"computed, so these are their starting values. {_UNSEEN}"
             )
 
     def finish(
@@ -195,7 +191,7 @@ class Space:
         started: float,
         standard_errors: dict[str, np.ndarray] | None = None,
     ) -> FitResult:
-        """What was found, with the result of inference at these free numbers."""
+        """The result of `fit`, from the result of inference at these free numbers."""
         named = list(zip(self.slots, self.values_at(unconstrained), self.priors, strict=True))
         return FitResult(
             result,
@@ -216,12 +212,18 @@ class Space:
 
 
 def _opened(prior: Plausible, chosen: np.ndarray) -> Plausible | None:
-    """A plausible range that no longer ends for these entries."""
+    """A plausible range without limits for the chosen entries."""
     if not np.any(chosen):
         return prior
     if np.all(chosen):
         return None
     return Plausible(np.where(chosen, 1e-280, prior.lower), np.where(chosen, 1e280, prior.upper))
+
+
+@in_double
+def values_at(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> list[np.ndarray]:
+    """The value of every slot."""
+    return [np.asarray(value) for value in _values(slots, unconstrained)]
 
 
 _values = jax.jit(values_of, static_argnums=0)
@@ -239,27 +241,22 @@ def _finite(values: np.ndarray, otherwise: float) -> np.ndarray:
     return np.where(np.isfinite(values), values, otherwise)
 
 
-def _kept_inside(value: np.ndarray, each: Learned) -> np.ndarray:
-    low = -np.inf if each.lower is None else each.lower
-    high = np.inf if each.upper is None else each.upper
-    return np.asarray(np.clip(value, low, high))
+def _clip(value: np.ndarray, item: Learned) -> np.ndarray:
+    return np.asarray(np.clip(value, *item.bounds))
 
 
-def report_failure(found: FitResult, throw: bool, stacklevel: int) -> None:
-    """Raise if inference failed, warn if it or the search did not converge or was left with nothing to learn.
-
-    Without `throw`, nothing.
-    """
+def report_failure(result: FitResult, throw: bool, stacklevel: int) -> None:
+    """Raise if inference failed; warn if inference or the search did not converge, and of notes. Only with `throw`."""
     if not throw:
         return
-    if found.inference_status.failed:
-        raise InferenceError(found)
-    if not found.status.ok:
-        sentence = SEARCHES.get(found.status, found.status.sentence)
-        warnings.warn(f"{found.status.name.lower()}: {sentence}", ConvergenceWarning, stacklevel=stacklevel + 1)
-    if found.notes:
-        warnings.warn(" ".join(found.notes.values()), FitWarning, stacklevel=stacklevel + 1)
-    if not found.inference_status.ok and not found.residual <= _SETTLED:
-        ended = found.inference_status.name.lower()
-        message = f"{ended} (residual {found.residual:.1e}): {inference_sentence(found)}"
+    if result.inference_status.failed:
+        raise InferenceError(result)
+    if not result.status.ok:
+        sentence = SEARCHES.get(result.status, result.status.sentence)
+        warnings.warn(f"{result.status.name.lower()}: {sentence}", ConvergenceWarning, stacklevel=stacklevel + 1)
+    if result.notes:
+        warnings.warn(" ".join(result.notes.values()), FitWarning, stacklevel=stacklevel + 1)
+    if not result.inference_status.ok and not result.residual <= _SETTLED:
+        ended = result.inference_status.name.lower()
+        message = f"{ended} (residual {result.residual:.1e}): {inference_sentence(result)}"
         warnings.warn(message, ConvergenceWarning, stacklevel=stacklevel + 1)

@@ -1,4 +1,4 @@
-"""How well the data determine what was learned: standard errors from the curvature of the energy."""
+"""Standard errors of the learned values, from the curvature of the energy."""
 
 import functools
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _DIFFERENCE = 1e-3
 def curvature(
     evaluate: Callable[[np.ndarray], tuple[float, np.ndarray]], unconstrained: np.ndarray, units: np.ndarray
 ) -> np.ndarray | None:
-    """The second derivatives of the energy in the free numbers, from differences of gradients; None for many."""
+    """Second derivatives of the energy in the free numbers, by differences of gradients; None if there are too many."""
     size = unconstrained.shape[0]
     if size == 0 or size > _MOST_CURVATURES:
         return None
@@ -35,15 +35,15 @@ def curvature(
 
 
 class Spread(NamedTuple):
-    """What the curvature of an energy says of its free numbers: their covariance is `root` rootᵀ."""
+    """The inverse curvature of an energy: the covariance of the free numbers is `root` rootᵀ."""
 
     root: np.ndarray
     loose: np.ndarray
-    """Which of them it does not determine."""
+    """Which free numbers the curvature does not determine."""
 
     @classmethod
     def of(cls, curvature: np.ndarray) -> "Spread":
-        """The inverse of a matrix of second derivatives, as far as it has one."""
+        """From a matrix of second derivatives, which may be singular."""
         sizes, directions = eigen_given(curvature)
         flat = sizes <= 1e-6 * max(1.0, float(np.max(sizes)))
         root = directions * np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, sizes)))
@@ -51,11 +51,11 @@ class Spread(NamedTuple):
 
     @property
     def matrix(self) -> np.ndarray:
-        """The covariance of the free numbers, infinite and undefined (NaN) for what is not determined."""
-        found = self.root @ self.root.T
-        found[self.loose, :] = found[:, self.loose] = np.nan
-        found[self.loose, self.loose] = np.inf
-        return found
+        """The covariance of the free numbers: infinite and undefined (NaN) for those that are not determined."""
+        covariance = self.root @ self.root.T
+        covariance[self.loose, :] = covariance[:, self.loose] = np.nan
+        covariance[self.loose, self.loose] = np.inf
+        return covariance
 
     @property
     def errors(self) -> np.ndarray:
@@ -64,33 +64,24 @@ class Spread(NamedTuple):
 
 
 def standard_errors(space: Space, unconstrained: np.ndarray, spread: Spread | None) -> dict[str, np.ndarray]:
-    """Of every value; infinite where it is not determined."""
+    """The standard error of every value; infinite where it is not determined."""
     if spread is None:
         return {}
-    found, begin = {}, 0
+    errors, begin = {}, 0
     for slot, of_all in zip(space.slots, slopes_of(space.slots, unconstrained), strict=True):
         part = slice(begin, begin + slot.size)
         slope = of_all[:, part]
         error = np.sqrt(np.sum((slope @ spread.root[part]) ** 2, axis=1))
         undetermined = np.any((slope != 0.0) & spread.loose[part][None, :], axis=1)
-        found[slot.name] = np.where(undetermined, np.inf, error).reshape(slot.shape)
+        errors[slot.name] = np.where(undetermined, np.inf, error).reshape(slot.shape)
         begin += slot.size
-    return found
+    return errors
 
 
 @in_double
 def slopes_of(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> list[np.ndarray]:
-    """The derivatives of every slot's value, flat, in the free numbers."""
-    return [np.asarray(each) for each in _slopes(slots, unconstrained)]
-
-
-@in_double
-def values_at(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> list[np.ndarray]:
-    """The value of every slot."""
-    return [np.asarray(value) for value in _values(slots, unconstrained)]
-
-
-_values = jax.jit(values_of, static_argnums=0)
+    """The derivatives of every slot's value, flattened, in the free numbers."""
+    return [np.asarray(slope) for slope in _slopes(slots, unconstrained)]
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -1,4 +1,4 @@
-"""Which methods, steps and likelihoods go together, said before anything is computed."""
+"""Checks that a method, a step and a likelihood are compatible, made before anything is computed."""
 
 from typing import Any
 
@@ -17,31 +17,28 @@ from .steps.double_loop import DoubleLoop
 
 
 def default_step(method: Method) -> Step:
-    """Backtracking where the method has an objective, Damped where it has only fixed points.
-
-    Adam brings its own step length.
-    """
+    """Backtracking if the method has an objective, Damped if it has only fixed points; Adam has its own step length."""
     if method.curvature.moves_all_rows:
         return Constant(1.0)
     return Damped() if method.objective is None else Backtracking()
 
 
 def starts_from_sweep(method: Method, likelihood: Likelihood) -> bool:
-    """Whether the prior is known to be a bad start, so that inference starts from a sweep over the rows.
+    """Whether inference starts from a sweep over the rows, because the prior is a bad start.
 
-    Under a wide prior a non-linear function of f looks like no linear one. That concerns every method where y is such a
-    function plus Gaussian noise, and methods that linearise wherever log p(y | f) is not concave. Latents that enter
-    linearly are no difficulty. Methods that invert site precisions start from a constant one.
+    Under a wide prior, no linear function approximates a non-linear one. This affects all methods if y is a non-linear
+    function of f plus Gaussian noise, and methods that linearise if log p(y | f) is not concave. Latents that enter
+    linearly are unproblematic. Methods that invert site precisions start from a constant precision.
     """
     if method.initial_precision > 0.0:
         return False
-    easy = bool(likelihood.linear_latents) or likelihood.log_prob_degree in (0, 1, 2) or likelihood.log_concave
+    unproblematic = bool(likelihood.linear_latents) or likelihood.log_prob_degree in (0, 1, 2) or likelihood.log_concave
     linearised = likelihood.gaussian_form or method.target.needs_moments
-    return linearised and not easy and likelihood.moments_problem() is None
+    return linearised and not unproblematic and likelihood.moments_problem() is None
 
 
 def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
-    """The method and step to use; ValueError if they do not fit each other or the model."""
+    """The method and step to use; ValueError if they are incompatible with each other or with the model."""
     if not isinstance(model, Model):
         raise ValueError(f"model must be a Model(prior, likelihood), got {model!r}")
     method = VI() if method is None else method
@@ -55,7 +52,7 @@ def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
     if step.monitors == "objective" and method.objective is None:
         raise ValueError(
             "step=Backtracking() needs an objective that the method's fixed points minimise, which only exact VI, "
-            "exact or Gauss-Newton Newton and targets that declare one have: use Damped() or Constant(rho) here"
+            "exact or Gauss-Newton Newton and targets that declare one have: use Damped() or Constant(rho) instead"
         )
     if isinstance(step, DoubleLoop) and not (method.target.name == "power_ep" and method.is_plain):
         raise ValueError(
@@ -71,8 +68,8 @@ def check_choices(model: Any, method: Any, step: Any) -> tuple[Any, Step]:
     rule = method.cubature if method.target.power > 0.0 or regresses else None
     if rule is not None and is_point(rule, likelihood.num_latents):
         raise ValueError(
-            "this method integrates over the spread of f, and a rule with its only node at the mean sees none: "
-            f"use GaussHermite(20) or Unscented(5) in place of cubature={rule!r}"
+            "this method integrates over the distribution of f, which a rule with a single node at its mean cannot do: "
+            f"use GaussHermite(20) or Unscented(5) instead of cubature={rule!r}"
         )
     kind = getattr(method.curvature, "kind", "auto")
     if kind in ("full", "partial") and not likelihood.gaussian_form and not method.target.needs_moments:

@@ -1,13 +1,13 @@
-"""The double loop of power EP: slow, but every step improves a function that has one optimum.
+"""The double loop of power EP: slow, but every step increases a concave function.
 
-The energy of power EP is a saddle, which is why plain updates may cycle. With the marginals that the cavities are made
-from held at θ, the sites λ maximise
+Fixed points of power EP are saddle points of its energy, which is why plain updates may cycle. If the marginals from
+which cavities are computed are held at θ, the sites λ maximise
 
     G(λ) = −log ∫ p ∏ tₙ − (1/α) Σ log ∫ p(yₙ | fₙ)^α exp((θₙ − αλₙ)ᵀ s(fₙ)) dfₙ,    s(f) = (f, −½ ffᵀ),
 
-which is concave: an inner loop climbs it, along the difference of the natural parameters of tilted density and
-marginal, which always points uphill. The outer loop renews θ from the marginals of q (Heskes and Zoeter, 2002; Opper
-and Winther, 2005). Where θ no longer changes is a fixed point of power EP.
+which is concave. An inner loop maximises it along the difference between the natural parameters of the tilted density
+and the marginal, which is an ascent direction. The outer loop replaces θ by the marginals of q (Heskes and Zoeter,
+2002; Opper and Winther, 2005). When θ no longer changes, the sites are a fixed point of power EP.
 """
 
 from typing import Any
@@ -27,15 +27,15 @@ from .steps.base import SHORTEST
 from .steps.endings import is_sound
 
 _INNER = 0.5
-"""The part of the residual at which an inner loop begins that it leaves: to leave less takes longer in all."""
+"""An inner loop ends when its residual has fallen by this factor; a smaller factor takes more trials in total."""
 
 
 class _Point(eqx.Module):
-    """What one point of the inner loop is."""
+    """One point of the inner loop."""
 
     sites: Sites
     direction: Sites
-    """Where every row's site would go by itself."""
+    """The direction in which each row's site moves."""
     marginals: Gaussian
     value: Float[Array, ""]
     rounding: Float[Array, ""]
@@ -49,7 +49,7 @@ class _State(eqx.Module):
     size: Float[Array, ""]
     goal: Float[Array, ""]
     renew: Bool[Array, ""]
-    """Whether the next look is one with new θ at the same sites."""
+    """Whether the next trial replaces θ and keeps the sites."""
     done: Bool[Array, ""]
     trials: Any
 
@@ -93,20 +93,20 @@ def _expand(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> 
 
 @jax.jit
 def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any) -> tuple[Sites, Array]:
-    """Sites at which power EP rests, from these on, and the number of trials that it took: at most `most`."""
+    """The fixed point of power EP that is reached from these sites, and the number of trials, at most `most`."""
 
-    def unfinished(state: _State):
+    def continues(state: _State):
         return ~state.done & (state.trials < most)
 
-    def go_on(state: _State) -> _State:
+    def attempt(state: _State) -> _State:
         point = state.point
         theta = select(state.renew, point.marginals, state.theta)
         size = jnp.where(state.renew, 0.0, state.size)
-        trial = jax.tree.map(lambda at, way: at + size * way, point.sites, point.direction)
+        trial = jax.tree.map(lambda site, direction: site + size * direction, point.sites, point.direction)
         tried = _expand(problem, method, theta, trial)
         risen = tried.value >= point.value - point.rounding
         accept = tried.sound & (state.renew | risen)
-        # An improper cavity at θ = q itself is no place to go on from.
+        # With an improper cavity at θ = q itself, the loop cannot continue.
         lost = state.renew & ~tried.sound
         shorter = 0.5 * state.size
         exhausted = ~accept & ~state.renew & (shorter < SHORTEST)
@@ -126,5 +126,5 @@ def descend(problem: Problem, method: Method, sites: Sites, tol: Any, most: Any)
     first = _expand(problem, method, prior, sites)
     one = jnp.ones(())
     begin = _State(first, prior, one, one, jnp.ones((), dtype=bool), ~first.sound, jnp.zeros((), dtype=int))
-    ended = jax.lax.while_loop(unfinished, go_on, begin)
-    return ended.point.sites, ended.trials
+    end = jax.lax.while_loop(continues, attempt, begin)
+    return end.point.sites, end.trials

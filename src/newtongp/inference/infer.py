@@ -1,4 +1,4 @@
-"""Inference as users call it: from a model and data to a result, at once or step by step.
+"""`infer` and `iterate`: from a model and data to a result, at once or step by step.
 
 The loop itself is in `loop.py`.
 """
@@ -51,29 +51,29 @@ def _condition(prior: Prior, workspace: Workspace, sites: Sites) -> Any:
 
 
 _SLICE = 1.0
-"""Seconds that a slice of the loop is meant to take: until it is over, nothing can interrupt it."""
+"""The intended duration of a slice of the loop, in seconds. A slice cannot be interrupted."""
 _CAPACITY = 128
-"""Steps of which a slice can keep the history."""
+"""The largest number of steps per slice."""
 _FIRST_TRIALS = 16
-"""Of the first slice, for problems in which a trial takes a few milliseconds at most; 1 for others."""
+"""The number of trials in the first slice of a small problem; 1 for others."""
 _SMALL = 1e7
-"""Bytes that such problems take, and numbers at their nodes."""
+"""The largest memory of a small problem, in bytes, and its largest number of nodes."""
 
 
 class _Track:
-    """The history of a loop that is run in slices, and how many trials the next one is to have."""
+    """The history of a loop that runs in slices, and the number of trials in the next slice."""
 
     def __init__(self, trials: int):
         self.trials = trials
         self._parts: list[tuple[np.ndarray, ...]] = []
 
-    def note(self, loop: Loop, before: int, left: int, seconds: float) -> None:
-        """What the last slice has found, and how long it took, which the first time includes the compiler."""
-        each = max(seconds, 1e-6) / (self.trials - left)
-        self.trials = int(np.clip(_SLICE / each, 1, min(8 * self.trials, 2**20)))
-        steps, kept = np.arange(before, int(loop.steps)), loop.history
+    def note(self, loop: Loop, before: int, remaining: int, seconds: float) -> None:
+        """Record the steps of the last slice, and its duration, which includes compilation the first time."""
+        per_trial = max(seconds, 1e-6) / (self.trials - remaining)
+        self.trials = int(np.clip(_SLICE / per_trial, 1, min(8 * self.trials, 2**20)))
+        steps, history = np.arange(before, int(loop.steps)), loop.history
         if steps.size:
-            columns = kept.energy, kept.objective, kept.step_size
+            columns = history.energy, history.objective, history.step_size
             self._parts.append(tuple(np.asarray(column)[steps % len(column)] for column in columns))
 
     def history(self) -> Trail:
@@ -82,17 +82,17 @@ class _Track:
         return Trail(*map(np.concatenate, columns))
 
 
-def _wait_for(found: Any) -> Any:
-    """What a slice has found, when it is over; after Ctrl-C too, since a process that ends amid it can crash."""
+def _wait_for(output: Any) -> Any:
+    """Wait for the output of a slice, even after Ctrl-C: a process that exits during a computation can crash."""
     try:
-        return jax.block_until_ready(found)
+        return jax.block_until_ready(output)
     except KeyboardInterrupt:
-        jax.block_until_ready(found)
+        jax.block_until_ready(output)
         raise
 
 
 def _is_nowhere(loop: Loop) -> bool:
-    """Whether a start has no finite energy, or no step leads on: where the prior is too wide for the likelihood."""
+    """Whether a start has no finite energy or no acceptable step, as when the prior is too wide for the likelihood."""
     nowhere = int(loop.steps) < 0 or (int(loop.steps) == 0 and float(loop.point.largest) > 1e-3)
     return nowhere and int(loop.status) in (Status.NON_FINITE.value, Status.STEP_TOO_SMALL.value)
 
@@ -102,7 +102,7 @@ def _energy(loop: Loop) -> float:
 
 
 class Run:
-    """One call of `infer` or `iterate`: the problem, the method and the step, and from where to start."""
+    """One call of `infer` or `iterate`: the problem, the method, the step, and the start."""
 
     def __init__(self, setup: Setup, method, step, sites, tol):
         self.method, self.step = method, step
@@ -119,11 +119,11 @@ class Run:
             self._check_start(self.given, self.data.observed)
 
     def _starts(self) -> Iterator[Sites]:
-        """Sites to start from, the next ones for the case that nothing is finite at those before.
+        """Sites to start from, in the order in which they are tried.
 
-        A wide prior can put so much mass where the likelihood overflows that nothing is finite there. Then start from
-        sites that hold f near the prior mean, as loosely as is possible; or, where the density is zero at the prior
-        mean, near a point where it is not.
+        A wide prior can put so much mass where the likelihood overflows that nothing is finite. The next starts are
+        sites that hold f near the prior mean, as loosely as possible. If the density is zero at the prior mean, they
+        hold f near a point where it is positive.
         """
         if self.given is not None:
             yield self.order.sites(self.given)
@@ -139,7 +139,7 @@ class Run:
         yield from inside_support(self.problem)
 
     def _held(self) -> Iterator[Sites]:
-        """Sites that hold f near the prior mean, ever more firmly."""
+        """Sites that hold f near the prior mean, with increasing precisions."""
         mean = np.asarray(self.problem.workspace.mean)
         rows, latents = mean.shape
         for precision in START_PRECISIONS:
@@ -147,24 +147,23 @@ class Run:
                 yield Sites(precision * mean, Sites.constant(rows, latents, precision).precision)
 
     def _energy_at(self, sites: Sites) -> float:
-        """The energy of a start, infinite where it cannot be started from."""
+        """The energy of a start; infinite if it is unusable."""
         return _energy(self._follow(sites, 0)[0])
 
     def _at_first(self, sites: Sites) -> tuple[Loop, "_Track"]:
-        """Before the first step, from these sites or from such as hold f, where their energy is far lower.
+        """The loop before the first step, from these sites, or from sites that hold f if their energy is far lower.
 
-        A prior that is far too wide asks for absurdly precise sites, which then hardly move. The sites that hold f are
-        those with the lowest energy.
+        Under a prior that is far too wide, the first proposals are absurdly precise and then hardly move. Of the sites
+        that hold f, those with the lowest energy are used.
         """
         loop, track = self._follow(sites, 0)
         if self.given is not None or _energy(loop) <= HOPELESS * np.sum(self.data.observed):
             return loop, track
-        found = [(self._energy_at(held), held) for held in self._held()]
-        lowest, best = min(found, key=lambda pair: pair[0])
+        lowest, best = min(((self._energy_at(held), held) for held in self._held()), key=lambda pair: pair[0])
         return self._follow(best, 0) if lowest < 1e-3 * _energy(loop) else (loop, track)
 
     def _check_start(self, sites: Sites, observed: np.ndarray) -> None:
-        """Adam's parameters and the Riemannian term both need the inverse of Λ."""
+        """Raise ValueError if Λ has no inverse, which Adam's parameters and the Riemannian term need."""
         inverts = self.method.initial_precision > 0.0
         if inverts and np.any(np.asarray(_smallest_eigenvalues(sites.precision))[observed] <= 0.0):
             raise ValueError(
@@ -173,42 +172,42 @@ class Run:
             )
 
     def advance(self, loop: Loop, until: int, track: "_Track") -> Loop:
-        """Go on until `until` steps have been accepted, or inference has ended."""
+        """Continue until `until` steps have been accepted or inference has ended."""
         quickly = not in_blocks(self.problem, self.method)
         while int(loop.status) == Status.RUNNING.value and int(loop.steps) < until:
             before, started = max(0, int(loop.steps)), time.perf_counter()
             near = min(until, before + _CAPACITY)
             arguments = self.problem, self.method, self.step, loop, near, self.tol, track.trials
-            loop, left = _wait_for(run_slice(*arguments, quickly=quickly))
-            track.note(loop, before, int(left), time.perf_counter() - started)
+            loop, remaining = _wait_for(run_slice(*arguments, quickly=quickly))
+            track.note(loop, before, int(remaining), time.perf_counter() - started)
         return loop
 
     def finish(self, until: int) -> Report:
-        """From the start to the end."""
+        """Run from the start, for at most `until` steps."""
         return self.report(*self.begin(until))
 
     def report(self, loop: Loop, track: "_Track") -> Report:
-        """What is wanted of a loop that has been followed."""
+        """The report of a loop, with the history of all slices."""
         return report_of(self.problem, loop, track.history())
 
     def _follow(self, sites: Sites, until: int) -> tuple[Loop, "_Track"]:
-        """From these sites, so many steps."""
+        """Run from these sites, for at most `until` steps."""
         track = _Track(1 if self.takes_long else _FIRST_TRIALS)
         start = start_loop(self.problem, self.method, self.step, sites, _CAPACITY)
         return self.advance(start, until, track), track
 
     def _descended(self, sites: Sites) -> Sites:
-        """Where the double loop leads from these sites, if that is what was asked for."""
-        left = self.step.most if isinstance(self.step, DoubleLoop) else 0
-        while left > 0:
-            some = min(left, _CAPACITY)
-            # Close to the fixed point damped steps are sure, too, and far quicker.
-            sites, trials = descend(self.problem, self.method, sites, max(float(self.tol), CLOSE), some)
-            left = left - some if int(trials) == some else 0
+        """The result of the double loop from these sites, if the step is one; otherwise the sites themselves."""
+        remaining = self.step.most if isinstance(self.step, DoubleLoop) else 0
+        while remaining > 0:
+            most = min(remaining, _CAPACITY)
+            # Close to the fixed point, damped steps are reliable as well, and far quicker.
+            sites, trials = descend(self.problem, self.method, sites, max(float(self.tol), CLOSE), most)
+            remaining = remaining - most if int(trials) == most else 0
         return sites
 
     def begin(self, until: int) -> tuple[Loop, "_Track"]:
-        """The loop after so many steps, from the first start that makes progress, which takes one step to see."""
+        """The loop after at most `until` steps from the first start that makes progress."""
         starts = (self._descended(sites) for sites in self._starts())
         first, track = self._at_first(next(starts))
         reached = self.advance(first, until, track)
@@ -224,28 +223,28 @@ class Run:
         if self.given is not None and int(reached.steps) < 0:
             rows, latents = self.given.linear.shape
             raise ValueError(
-                f"sites cannot be started from ({Status(int(reached.status)).name.lower()}): start from "
+                f"inference cannot start from these sites ({Status(int(reached.status)).name.lower()}): start from "
                 f"Sites.constant({rows}, {latents}, 0.01), or leave sites out"
             )
         return reached, track
 
     def bound(self, result: Result) -> str | None:
-        """Which row's density is zero for some f that the posterior reaches, where that has stopped the method."""
+        """Which row's density is zero within reach of the posterior, if that has stopped the run."""
         stuck = result.status is Status.STEP_TOO_SMALL and result.residual > 1e-3
-        # Power EP integrates the density itself, and zeros are no matter.
+        # Power EP integrates the density itself, which may be zero.
         if not (stuck or result.status is Status.NON_FINITE) or self.method.target.power > 0.0:
             return None
         marginals = result.marginals
-        found = bound_nearby(
+        bound = bound_nearby(
             self.problem, Gaussian(self.order.positions(marginals.mean), self.order.positions(marginals.covariance))
         )
-        if found is None:
+        if bound is None:
             return None
-        if found.edge.size == 1:
-            where = f"{'below' if found.below else 'above'} f = {found.edge[0]:.4g}"
+        if bound.edge.size == 1:
+            where = f"{'below' if bound.below else 'above'} f = {bound.edge[0]:.4g}"
         else:
-            where = f"from about f = {np.array2string(found.edge, precision=4)} on"
-        return f"In row {self.order.row_at(found.row)} the density is zero {where}."
+            where = f"beyond about f = {np.array2string(bound.edge, precision=4)}"
+        return f"In row {self.order.row_at(bound.row)} the density is zero {where}."
 
     def condition(self, sites: Sites) -> Callable[[], Any]:
         """A function that returns q(f) given the sites of all positions."""
@@ -254,9 +253,8 @@ class Run:
         )
 
     def result(self, report: Report) -> Result:
-        """What a user gets."""
+        """The result that users receive."""
         status, steps = Status(int(report.status)), max(0, int(report.steps))
-        kept = report.history
         refined = self.problem.workspace.refined(report.sites)
         return Result(
             model=self.model,
@@ -266,7 +264,7 @@ class Run:
             energy=float(report.energy),
             residual=float(report.residual),
             steps=steps,
-            history=History(*(np.asarray(column)[:steps] for column in (kept.energy, kept.objective, kept.step_size))),
+            history=History(*(np.asarray(column)[:steps] for column in jax.tree.leaves(report.history))),
             sites=self.order.rows(to_host(report.sites)),
             marginals=self.order.rows(to_host(report.marginals if refined is None else refined)),
             site_marginals=self.order.rows(to_host(report.site_marginals)),
@@ -298,17 +296,17 @@ def infer(
 ) -> Result:
     """The Gaussian posterior of the model given data, for fixed hyperparameters.
 
-    `method` is VI by default, and `step` whatever is safe for the method. It ends when no row's own update would
-    still move its marginal by more than `tol` posterior standard deviations. NaN in `y` is a missing row. `sites` are
-    where to start. A run that breaks down raises `InferenceError` unless `throw=False`; one that only ran
-    out of steps warns.
+    `method` is VI by default, and `step` one that is safe for the method. Inference has converged when no row's own
+    update would move its marginal by more than `tol` posterior standard deviations. NaN in `y` is a missing row.
+    `sites` is the start. A run that fails raises `InferenceError`, and one that does not converge warns, unless
+    `throw=False`.
 
-    What would not fit in memory raises MemoryError before it starts, unless `check_memory=False`. Ctrl-C ends it within
-    about a second, or when a single step that takes longer is over.
+    A problem that would not fit in memory raises MemoryError before it starts, unless `check_memory=False`. Ctrl-C ends
+    the run within about a second, or after the current step if that takes longer.
 
-    With `batch_size`, a `SparseGP` is updated by so many rows at a time, in a random order that `key` decides, and
-    `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps, or
-    x chunks `(x, y)` of the data, with no y.
+    With `batch_size`, a `SparseGP` is updated by that many rows at a time, in a random order determined by `key`, and
+    `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps.
+    Alternatively, x provides chunks `(x, y)` of the data, and y is omitted.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Bernoulli())
@@ -400,10 +398,10 @@ def iterate(
     tol: float = 0.0,
     check_memory: bool = True,
 ) -> Iterator[State]:
-    """The loop of `infer`, one state a step, for as long as it is asked.
+    """The loop of `infer` as an iterator, with one state per step.
 
-    It ends by itself only when inference has: at `tol` (never, for the default 0), or with a warning when a
-    step fails.
+    It ends when inference does: with convergence to `tol` (never, for the default 0), or with a warning if a step
+    fails.
 
     >>> import itertools
     >>> import newtongp as ng

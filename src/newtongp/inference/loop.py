@@ -1,8 +1,8 @@
 """The loop: the one place where priors and methods meet.
 
-One pass of the loop is one trial: propose sites, condition the prior on them, look at every row's likelihood
-around its new marginal, and let the step judge. A trial that is accepted at once costs one conditioning,
-because its posterior and its view of the likelihood are the next step's. All of this is traced: `infer.py` runs it.
+One iteration is one trial: propose sites, condition the prior on them, expand every row's likelihood around its new
+marginal, and let the step accept or reject. A step whose first trial is accepted costs one conditioning, because its
+posterior and expansions are reused by the next step. All of this is traced; `infer.py` runs it.
 """
 
 import functools
@@ -30,13 +30,13 @@ from .steps.base import Move, Outcome, Step
 from .steps.endings import failure_of, is_sound, rounding_of, status_after
 
 _MANY_NODES = 2**14
-"""Rows from which on nodes for all of them at once do not fit in any cache."""
+"""The number of rows from which the nodes of all rows do not fit in a cache."""
 
 _LARGEST_SHARE = 1e6
 
 
 class Trail(eqx.Module):
-    """What is noted down of every accepted step."""
+    """The history: one entry per accepted step."""
 
     energy: Float[Array, " T"] | Float[np.ndarray, " T"]
     objective: Float[Array, " T"] | Float[np.ndarray, " T"]
@@ -44,20 +44,20 @@ class Trail(eqx.Module):
 
 
 class Point(eqx.Module):
-    """One accepted point: sites, posterior marginals, the view of every row's likelihood, and the numbers."""
+    """One accepted point: sites, posterior marginals, the expansion of every row, and the numbers."""
 
     sites: Sites
     memory: Any
-    """What the method carries: quasi-Newton's matrices, Adam's moments, or nothing."""
+    """The state of the method: quasi-Newton's matrices, Adam's moments, or nothing."""
     marginals: Gaussian
     expansions: LocalExpansion
-    """Without the points that they were expanded at, where those are the marginals."""
+    """Without their points, if these are the marginals."""
     largest: Float[Array, ""]
     """The largest entry of any row's fixed-point residual."""
     energy: Float[Array, ""]
     outcome: Outcome
     failure: Any
-    """Which status to end with if this point is not sound."""
+    """The status to end with if this point is not sound."""
 
 
 class Loop(eqx.Module):
@@ -66,13 +66,13 @@ class Loop(eqx.Module):
     point: Point
     step_state: Any
     steps: Any
-    """Accepted steps; −1 until the starting point itself has been looked at."""
+    """Accepted steps; −1 until the starting point has been evaluated."""
     status: Any
     history: Trail
 
 
 def expand_rows(problem: Problem, method: Method, sites: Sites) -> tuple[Conditioned, LocalExpansion, RowNumbers]:
-    """Condition on the sites and look at every row's likelihood around its marginal."""
+    """Condition on the sites and expand every row's likelihood around its marginal."""
     conditioned = problem.workspace.marginals(sites, method.expects_psd(problem.likelihood))
     expansions, numbers = over_rows(
         lambda likelihood, *row: evaluate(method, likelihood, *row),
@@ -84,12 +84,12 @@ def expand_rows(problem: Problem, method: Method, sites: Sites) -> tuple[Conditi
 
 
 def in_blocks(problem: Problem, method: Method) -> bool:
-    """Whether rows are worth looking at in blocks: where there are many, and each is looked at from many nodes."""
+    """Whether rows are processed in blocks: if there are many, and each is integrated over nodes."""
     return problem.y.shape[0] >= _MANY_NODES and method.target.integrates(problem.likelihood, method.cubature)
 
 
 def total_energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
-    """The energy, from the prior's share of it and the rows'."""
+    """The energy: the sum of the rows' shares and the prior's."""
     return jnp.sum(numbers.energy) + 0.5 * (conditioned.distance + conditioned.log_det)
 
 
@@ -100,7 +100,7 @@ def _propose(
     step_size: Float[Array, ""],
     guarded: Bool[Array, ""] | None = None,
 ) -> tuple[Sites, Any]:
-    """Every row's proposal, and the memory to carry if it is accepted; `guarded`, without negative curvature."""
+    """Every row's proposal, without negative curvature if `guarded`, and the memory to keep if it is accepted."""
     if isinstance(method.curvature, FirstOrder):
 
         def free_energy(sites: Sites) -> Float[Array, ""]:
@@ -122,7 +122,7 @@ def _propose(
 
 @jax.jit
 def propose_rows(problem, method: Method, expansions, sites, memory, step_size) -> tuple[Sites, Any]:
-    """Every row's proposal from its view, and the memory to carry."""
+    """Every row's proposal from its expansion, and the memory to keep if it is accepted."""
     return jax.vmap(
         lambda expansion, observed, site, memory: propose(method, expansion, observed, site, memory, step_size)
     )(expansions, problem.observed, sites, memory)
@@ -140,7 +140,7 @@ def _guarded_hessians(problem: Problem, method: Method, point: Point) -> Float[A
 
 
 def _allows_psd_fallback(problem: Problem, method: Method) -> bool:
-    """Whether the method's own precisions may be negative, so that proposals without are something else."""
+    """Whether the method's own precisions may be negative, so that guarded proposals differ."""
     return method.objective is not None and not method.expects_psd(problem.likelihood)
 
 
@@ -155,7 +155,7 @@ def _mask(problem: Problem, sites: Sites) -> Sites:
 
 @jax.jit
 def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
-    """Everything about one point. (Compiled by itself only in name: that way it is traced once.)"""
+    """Everything about one point. Wrapped in `jit` only so that it is traced once."""
     conditioned, expansions, numbers = expand_rows(problem, method, sites)
     energy = total_energy(conditioned, numbers)
     objective = energy
@@ -166,10 +166,10 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
     row_memory = None if method.curvature.moves_all_rows else memory
     proposal, _ = propose_rows(problem, method, expansions, sites, row_memory, jnp.zeros(()))
     residuals = jax.vmap(residual)(conditioned.marginals, sites, proposal)
-    # Missing rows are at rest, and how many there are must not matter.
+    # Missing rows are at rest, and their number must not matter.
     entries = jnp.maximum(jnp.sum(problem.observed), 1) * residuals.shape[1]
     size, largest = jnp.sqrt(jnp.sum(residuals**2) / entries), jnp.max(jnp.abs(residuals), initial=0.0)
-    # Λₙ Cₙ is of the size of 1, unless a site is so precise that its marginal is rounding error.
+    # Λₙ Cₙ is of order 1, unless a site is so precise that its marginal is rounding error.
     shares = jnp.sum(sites.precision * conditioned.marginals.covariance, axis=(1, 2))
     cavities = jnp.all(numbers.proper)
     sound = is_sound(conditioned.proper, cavities, energy, objective, size)
@@ -182,7 +182,7 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
 
 
 def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
-    """Whether a trial's precisions are PSD, where the method promises that they are."""
+    """Whether a trial's precisions are PSD, if the method guarantees that."""
     if not method.keeps_psd:
         return jnp.ones((), dtype=bool)
     rounding = 1e-12 * jnp.max(jnp.abs(sites.precision), initial=1.0)
@@ -190,15 +190,15 @@ def _is_psd(method, sites: Sites) -> Bool[Array, ""]:
 
 
 def _keep_if_initial(first: Bool[Array, ""], before: Any, after: Any) -> Any:
-    """The step's state after a trial, or as it was where the trial was only a look at the starting point.
+    """The step's state after a trial; unchanged if the trial was the starting point itself.
 
-    What the acceleration remembers is not copied for that: it counts the entries that can be used.
+    The matrices of the acceleration are not copied, because it counts the entries that can be used.
     """
     return jax.tree.map(lambda old, new: new if new.ndim == 2 else jnp.where(first, old, new), before, after)
 
 
 def _attempt_step(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop:
-    """One trial: accepted, refused, or the last."""
+    """One trial, which is accepted, rejected, or ends the loop."""
     first = loop.steps < 0
     point = loop.point
     size = step.size(loop.step_state)
@@ -237,40 +237,40 @@ def _attempt_step(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop
 def run_loop(
     problem: Problem, method, step: Step, loop: Loop, until: Any, tol: Any, trials: Any = None
 ) -> tuple[Loop, Any]:
-    """Trials until `until` steps have been accepted, or inference has ended; with `trials`, no more than so many.
+    """Run until `until` steps have been accepted or inference has ended, with at most `trials` trials if given.
 
-    Returns how many of those are left, too.
+    Returns the loop and the number of remaining trials.
     """
 
-    def goes_on(state: tuple[Loop, Any]):
-        loop, left = state
+    def continues(state: tuple[Loop, Any]):
+        loop, remaining = state
         runs = (loop.status == Status.RUNNING.value) & (loop.steps < until)
-        return runs if left is None else runs & (left > 0)
+        return runs if remaining is None else runs & (remaining > 0)
 
     def body(state: tuple[Loop, Any]):
-        loop, left = state
-        return _attempt_step(problem, method, step, tol, loop), None if left is None else left - 1
+        loop, remaining = state
+        return _attempt_step(problem, method, step, tol, loop), None if remaining is None else remaining - 1
 
-    return jax.lax.while_loop(goes_on, body, (loop, trials))
+    return jax.lax.while_loop(continues, body, (loop, trials))
 
 
 MOST_STEPS = 1024
-"""Of `converge`: it keeps no longer history."""
+"""The longest history that `converge` keeps."""
 
 
 def converge(problem: Problem, method, step: Step, sites: Sites, until: Any, tol: Any) -> tuple[Point, "Report"]:
-    """The last accepted point from these sites, and the report on the way there."""
+    """Run from these sites; returns the last accepted point and the report."""
     loop, _ = run_loop(problem, method, step, begin_loop(problem, method, step, sites, MOST_STEPS), until, tol)
     return loop.point, report_of(problem, loop)
 
 
 class Report(eqx.Module):
-    """What is wanted of a loop in the end."""
+    """The outcome of a loop."""
 
     sites: Sites
     marginals: Gaussian
     site_marginals: Gaussian | None
-    """Only where sites act on something else than f."""
+    """Of what the sites act on; None if that is f."""
     energy: Float[Array, ""]
     residual: Float[Array, ""]
     steps: Any
@@ -279,14 +279,13 @@ class Report(eqx.Module):
 
 
 def report_of(problem: Problem, loop: Loop, history: Trail | None = None) -> Report:
-    """What is wanted of this loop, with its own history or another one."""
+    """The report of a loop, with its own history or another one."""
     point = loop.point
-    whole = problem.workspace.marginals_of_f(point.marginals)
-    seen = None if whole is point.marginals else point.marginals
+    marginals = problem.workspace.marginals_of_f(point.marginals)
     return Report(
         point.sites,
-        whole,
-        seen,
+        marginals,
+        None if marginals is point.marginals else point.marginals,
         point.energy,
         point.largest,
         loop.steps,
@@ -297,22 +296,22 @@ def report_of(problem: Problem, loop: Loop, history: Trail | None = None) -> Rep
 
 @functools.partial(compiled, donate_argnums=3)
 def run_slice(problem: Problem, method, step: Step, loop: Loop, until: Any, tol: Any, trials: Any) -> Any:
-    """So many trials at most, in one program that takes up where it left off: the bits are those of a single run.
+    """Continue a loop for at most `trials` trials. The result is identical, bit for bit, to that of a single run.
 
-    Returns the loop, and how many trials are left.
+    Returns the loop and the number of remaining trials.
     """
-    loop, left = run_loop(problem, method, step, loop, until, tol, trials)
-    return loop, jnp.asarray(left, dtype=left.dtype)
+    loop, remaining = run_loop(problem, method, step, loop, until, tol, trials)
+    return loop, jnp.asarray(remaining, dtype=remaining.dtype)
 
 
 @functools.partial(compiled, static_argnums=4)
 def start_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int) -> Loop:
-    """`begin_loop` as a program. It is small, but to know the shapes of its result a whole step has to be traced."""
+    """`begin_loop`, compiled: it does little, but traces a whole step to find the shapes of its result."""
     return begin_loop(problem, method, step, sites, capacity)
 
 
 def begin_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int) -> Loop:
-    """The loop before anything has been looked at."""
+    """The loop before its starting point has been evaluated."""
     rows, latents = sites.linear.shape
     sites = _mask(problem, Sites(jnp.asarray(sites.linear), jnp.asarray(sites.precision)))
     if isinstance(method.curvature, FirstOrder):
@@ -335,5 +334,5 @@ def begin_loop(problem: Problem, method, step: Step, sites: Sites, capacity: int
         jnp.asarray(Status.RUNNING.value),
         Trail(empty, empty, empty),
     )
-    # A weakly typed leaf would come back strongly typed, and the loop be compiled a second time for that.
+    # A weakly typed leaf would come back strongly typed, and the loop would be compiled again.
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, dtype=leaf.dtype), loop)

@@ -1,4 +1,4 @@
-"""Whether the prior is at fault where inference cannot start: asked once it has failed, so it costs nothing before."""
+"""Checks of the prior, made only after inference has failed to start."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..parameters.names import hyperparameters
 from ..validation.text import shown
 
 _MOST = 500
-"""Rows of which all pairs are looked at."""
+"""The largest number of rows of which all pairs are checked."""
 _ADVICE = "Look for 0/0, and for roots and logarithms of negative numbers"
 
 
@@ -24,8 +24,8 @@ def check_prior(prior: Any, x: np.ndarray, workspace: Any = None) -> None:
     if isinstance(mean, IndependentMeans):
         _check_mean(np.asarray(mean.means(jnp.asarray(x))), x)
     if kernel is not None:
-        for latent, each in enumerate(latent_kernels(kernel)):
-            _check_kernel(each, x, f" of latent {latent}" if len(latent_kernels(kernel)) > 1 else "")
+        for latent, part in enumerate(latent_kernels(kernel)):
+            _check_kernel(part, x, f" of latent {latent}" if len(latent_kernels(kernel)) > 1 else "")
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(workspace)):
         where = "" if kernel is None else f" (for a MarkovGP, in `blocks` of {type(kernel).__name__})"
         raise ValueError(
@@ -45,16 +45,16 @@ def _check_mean(means: np.ndarray, x: np.ndarray) -> None:
 
 
 def _check_kernel(kernel: Kernel, x: np.ndarray, whose: str) -> None:
-    found = _not_finite(kernel, x)
-    if found is None:
+    entry = _not_finite(kernel, x)
+    if entry is None:
         return
     for part, columns in _parts(kernel, x):
         if _not_finite(part, columns) is not None:
             return _check_kernel(part, columns, whose)
-    one, other, value = found
+    one, other, value = entry
     pair = f"at row {one} of x" if one == other else f"between rows {one} and {other} of x"
     places = f"{x[one].tolist()}" if one == other else f"{x[one].tolist()} and {x[other].tolist()}"
-    numbers = ", ".join(f"{each.name} = {shown(each.value)}" for each in hyperparameters(kernel))
+    numbers = ", ".join(f"{number.name} = {shown(number.value)}" for number in hyperparameters(kernel))
     raise ValueError(
         f"the kernel {type(kernel).__name__}{whose} must return finite numbers, but it is {value} {pair}, {places}. "
         f"{_ADVICE} in it{f', and check its hyperparameters, {numbers}' if numbers else ''}"
@@ -62,7 +62,7 @@ def _check_kernel(kernel: Kernel, x: np.ndarray, whose: str) -> None:
 
 
 def _parts(kernel: Kernel, x: np.ndarray) -> list[tuple[Kernel, np.ndarray]]:
-    """What a kernel is made of, each with the columns that it sees."""
+    """The parts of a kernel, each with its columns of x."""
     if isinstance(kernel, (Sum, Product)):
         return [(part, x) for part in kernel.parts]
     if isinstance(kernel, Active):
@@ -71,7 +71,7 @@ def _parts(kernel: Kernel, x: np.ndarray) -> list[tuple[Kernel, np.ndarray]]:
 
 
 def _not_finite(kernel: Kernel, x: np.ndarray) -> tuple[int, int, float] | None:
-    """Two rows between which the kernel is not finite, and what it is there."""
+    """Two rows between which the kernel is not finite, and its value there."""
     variances = np.asarray(diagonal(kernel, jnp.asarray(x)))
     wrong = np.flatnonzero(~np.isfinite(variances))
     if wrong.size:

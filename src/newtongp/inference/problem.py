@@ -1,4 +1,4 @@
-"""A model and its data, in the order in which the prior wants the rows."""
+"""A model and its data, in the order in which the prior processes the rows (positions)."""
 
 import functools
 from typing import Any
@@ -45,7 +45,7 @@ class BoundModel(eqx.Module):
 
 
 class Order:
-    """Between the rows of the data and the positions at which the prior wants them."""
+    """The map between rows of the data and positions in the prior's order."""
 
     def __init__(self, rows: np.ndarray | None, count: int):
         self._rows = rows
@@ -54,7 +54,7 @@ class Order:
             self._position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
 
     def positions(self, array: Any, fill: Any = None) -> Any:
-        """One entry per row → one per position; those without a row get `fill`, or the first row's."""
+        """From one entry per row to one per position; positions without a row get `fill`, or the first row's entry."""
         if self._rows is None:
             return array
         # Both may be traced, in `solve`.
@@ -67,24 +67,24 @@ class Order:
         return arrays.where(empty, fill, moved)
 
     def sites(self, sites: Sites) -> Sites:
-        """Sites of the rows → of the positions; zero where there is no row."""
+        """From sites of rows to sites of positions; zero where there is no row."""
         return jax.tree.map(lambda leaf: self.positions(leaf, fill=0.0), sites)
 
     def likelihood(self, likelihood: Likelihood) -> Likelihood:
-        """The likelihood with its row parameters moved."""
-        return map_row_parameters(lambda values: self.positions(values), likelihood)
+        """The likelihood with its row parameters in the order of positions."""
+        return map_row_parameters(self.positions, likelihood)
 
     def row_at(self, position: int) -> int:
         """The row at a position."""
         return position if self._rows is None else int(self._rows[position])
 
     def rows(self, tree: Any) -> Any:
-        """One entry per position → one per row, for every array."""
+        """From one entry per position to one per row, in every array of a tree."""
         return tree if self._rows is None else jax.tree.map(lambda leaf: leaf[self._position], tree)
 
 
 class Setup:
-    """A model with data as a user gave them: what was read, the order of the rows, and the model bound to them."""
+    """A model with the user's data: the data as read, the order of the rows, and the bound model."""
 
     def __init__(self, model: Model, x: Any, y: Any):
         self.model = model

@@ -1,6 +1,6 @@
 """Inference as a pure function: `solve` runs inside `jax.jit`, `jax.vmap` and `jax.grad`.
 
-There are no checks on values, no warnings and no fallback starts here: `infer` adds those. Derivatives are those of the
+There are no checks of values, no warnings and no fallback starts; `infer` adds these. Derivatives are those of the
 fixed point s = F(θ, s) of the sites, by the implicit function theorem: ds = (I − ∂F/∂s)⁻¹ ∂F/∂θ dθ. No step of the loop
 is differentiated.
 """
@@ -32,16 +32,16 @@ from .starts import swept
 from .steps import DoubleLoop, Step
 
 CLOSE = 1e-4
-"""The residual at which a double loop hands over to damped steps."""
+"""The residual at which a double loop is followed by damped steps."""
 
 
 class Prepared(eqx.Module):
     """Data in the layout of a prior, as `prepare` returns them: a PyTree, which can be stacked for `jax.vmap`."""
 
     inputs: Any
-    """Inputs in the order of positions, as the prior wants them."""
+    """Inputs in the order of positions, in the prior's own form."""
     y: Float[Array, "N P"]
-    """Outputs of the rows, with NaN for what is missing."""
+    """Outputs of the rows, with NaN for missing ones."""
     rows: Any = None
     """The row at each position, −1 where there is none; None if positions are rows."""
     position: Any = None
@@ -51,8 +51,8 @@ class Prepared(eqx.Module):
 class Solution(eqx.Module):
     """What `solve` returns: a PyTree with one entry per row, or one number.
 
-    `energy` and `marginals` have derivatives in the hyperparameters and in y. They are NaN unless the status is
-    CONVERGED, since only a fixed point has them.
+    `energy` and `marginals` have derivatives in the hyperparameters and in y. These are NaN unless the status is
+    CONVERGED, because only a fixed point has them.
     """
 
     sites: Sites
@@ -74,10 +74,10 @@ class Solution(eqx.Module):
 
 @in_double
 def prepare(model: Model, x: Any, y: Any) -> Prepared:
-    """x and y, read and checked as `infer` does it, in the layout that the model's prior wants.
+    """x and y, read and checked as in `infer`, in the layout of the model's prior.
 
-    Call it outside of `jax.jit`, once for each data set. Hyperparameters may be others when `solve` is called, but what
-    the prior chooses from the data, such as inducing inputs, stays.
+    Call it outside of `jax.jit`, once per data set. `solve` may use other hyperparameters, but choices that the prior
+    makes from the data, such as inducing inputs, stay the same.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.MarkovGP(ng.kernels.Matern32()), ng.likelihoods.Poisson())
@@ -100,7 +100,7 @@ def solve(
 ) -> Solution:
     """The Gaussian posterior of the model given data, as a pure function of arrays.
 
-    `data` is what `prepare` returned, or a pair of arrays (x, y). NaN in y is missing. y may be traced, and so may the
+    `data` is returned by `prepare`, or a pair of arrays (x, y). NaN in y is missing. y may be traced, and so may the
     model's hyperparameters; x may be traced for priors that use it as it is (`GP`, `LinearModel`, `SparseGP` with given
     inducing inputs). Double precision has to be on, as in `with jax.enable_x64(True):`.
 
@@ -124,14 +124,14 @@ def solve(
     prepared = data if isinstance(data, Prepared) else _from_arrays(model, data)
     bound, order = _bind(model, prepared)
     start = None if sites is None else order.sites(jax.tree.map(jnp.asarray, sites))
-    found = _compiled(bound, method, step, start, jnp.asarray(max_steps), jnp.asarray(tol))
+    solution = _compiled(bound, method, step, start, jnp.asarray(max_steps), jnp.asarray(tol))
     return Solution(
-        order.rows(found.sites),
-        order.rows(found.marginals),
-        found.energy,
-        jax.lax.stop_gradient(found.residual),
-        found.steps,
-        found.status,
+        order.rows(solution.sites),
+        order.rows(solution.marginals),
+        solution.energy,
+        jax.lax.stop_gradient(solution.residual),
+        solution.steps,
+        solution.status,
     )
 
 
@@ -150,7 +150,7 @@ def _check_closures(model: Model) -> None:
         if any(isinstance(part, jax.core.Tracer) for cell in cells for part in jax.tree.leaves(cell.cell_contents)):
             raise ValueError(
                 f"{function.__qualname__} in the model closes over values that JAX traces, and their derivatives would "
-                "be lost: write a subclass of newtongp.means.Mean, or the like, with these values as fields"
+                "be lost: write a class, such as a subclass of newtongp.means.Mean, with these values as fields"
             )
 
 
@@ -158,7 +158,7 @@ def _check_closures(model: Model) -> None:
 
 
 class _ArrayOrder(Order):
-    """As `Order`, with arrays that may be traced."""
+    """An `Order` whose arrays may be traced."""
 
     def __init__(self, rows: Any, position: Any):
         self._rows, self._position = rows, position
@@ -176,7 +176,9 @@ def _laid_out(model: Model, x: Any, y: Any) -> Prepared:
 def _from_arrays(model: Model, data: Any) -> Prepared:
     """A pair of arrays in the layout of the prior; shapes are checked, values are not."""
     if not (isinstance(data, (tuple, list)) and len(data) == 2):
-        raise ValueError(f"data must be a pair (x, y) of arrays, or what prepare returned, got {type(data).__name__}")
+        raise ValueError(
+            f"data must be a pair (x, y) of arrays, or the return value of prepare, got {type(data).__name__}"
+        )
     x, y = (part if isinstance(part, jax.core.Tracer) else np.asarray(part, dtype=float) for part in data)
     x = x[:, None] if x.ndim == 1 else x
     y = y[:, None] if y.ndim == 1 else y
@@ -190,29 +192,29 @@ def _from_arrays(model: Model, data: Any) -> Prepared:
     except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
         raise ValueError(
             f"x cannot be traced for {type(model.prior).__name__}, whose layout depends on its values: call "
-            "prepare(model, x, y) outside of jax.jit, and solve with what it returns"
+            "prepare(model, x, y) outside of jax.jit, and pass its return value to solve"
         ) from None
 
 
 def _bind(model: Model, prepared: Prepared) -> tuple[BoundModel, Order]:
     order = _ArrayOrder(prepared.rows, prepared.position)
     y = jnp.asarray(prepared.y, dtype=float)
-    seen = ~jnp.isnan(y)
+    present = ~jnp.isnan(y)
     likelihood = model.likelihood
-    observed = jnp.any(seen, axis=1)
+    observed = jnp.any(present, axis=1)
     partial = likelihood.num_outputs > 1 and not isinstance(prepared.y, np.ndarray)
     if isinstance(prepared.y, np.ndarray):
         some = ~np.isnan(prepared.y)
         partial = bool(np.any(np.any(some, axis=1) & ~np.all(some, axis=1)))
     example = missing_value(likelihood)
     if partial and partly_problem(likelihood) is None:
-        likelihood = PartlyObserved(likelihood, seen)
-        y = jnp.where(seen, y, jnp.where(observed[:, None], 0.0, example))
+        likelihood = PartlyObserved(likelihood, present)
+        y = jnp.where(present, y, jnp.where(observed[:, None], 0.0, example))
     else:
-        # A row with some outputs missing that cannot be marginalised stays NaN, and so does the result.
+        # If missing outputs cannot be marginalised, the row stays NaN, and so does the result.
         y = jnp.where(observed[:, None], y, example)
-    moved, present = order.positions(y), order.positions(observed, fill=False)
-    return BoundModel(model.prior, order.likelihood(likelihood), prepared.inputs, moved, present), order
+    y, observed = order.positions(y), order.positions(observed, fill=False)
+    return BoundModel(model.prior, order.likelihood(likelihood), prepared.inputs, y, observed), order
 
 
 # The fixed point and its derivatives ----------------------------------------------------------------------------------
@@ -255,7 +257,7 @@ def _derivative(primals, tangents):
     numbers = jax.tree.map(jnp.asarray, numbers)
     undefined = jnp.zeros(())
     if bound.likelihood.support.integer and moved.y is not None:
-        # There is no derivative in a discrete y, whatever its density as a function of real numbers is.
+        # There is no derivative in a discrete y, even if its density is a function of real numbers.
         undefined = jnp.nan * jnp.sum(moved.y)
         moved = eqx.tree_at(lambda bound: bound.y, moved, None)
     moved = jax.tree.map(_or_zero, numbers, moved, is_leaf=lambda leaf: leaf is None)
@@ -280,14 +282,14 @@ def _derivative(primals, tangents):
         minus_carried, along(moved, still)[0], _solve_or_nan, transpose_solve=_solve_or_nan
     )
     _, marginals, energy = along(moved, sites)
-    # Only a fixed point has these derivatives: anything else would be wrong without a word.
+    # Only a fixed point has these derivatives: elsewhere they would be silently wrong.
     mark = jnp.where(found.status == Status.CONVERGED.value, 1.0, jnp.nan)
     sites, marginals, energy = jax.tree.map(lambda leaf: mark * leaf + undefined, (sites, marginals, energy))
     return found, _Found(sites, marginals, energy, jnp.zeros_like(found.residual), None, None)
 
 
 def _is_real(leaf: Any) -> bool:
-    """Whether a leaf can have a tangent: plain floats of users' classes can, too."""
+    """Whether a leaf can have a tangent, as plain floats of users' classes can."""
     return isinstance(leaf, (float, np.ndarray, np.floating, jax.Array)) and jnp.issubdtype(
         jnp.result_type(leaf), jnp.floating
     )
@@ -299,13 +301,13 @@ def _or_zero(leaf: Any, tangent: Any) -> Any:
 
 @eqx.filter_jit
 def _compiled(*arguments: Any) -> _Found:
-    """One program, for derivatives as well, even where a user has not called `jax.jit`."""
+    """`_fixed_point` as one program, with its derivatives, even if the user has not called `jax.jit`."""
     return _fixed_point(*arguments)
 
 
 _ITERATIONS = 60
 _SOLVED = 1e-6
-"""The largest relative residual of the linear equations for derivatives: beyond it they are NaN."""
+"""The largest relative residual of the linear equations for derivatives; above it, they are NaN."""
 
 
 def _solve_or_nan(apply: Any, right: Any) -> Any:

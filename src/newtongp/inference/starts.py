@@ -1,11 +1,11 @@
-"""Where inference starts from: sites that a sweep over the rows leaves, and sites that hold f where it is to begin.
+"""Starts of inference: sites from a sweep over the rows, and sites that hold f at a given point.
 
-By default inference starts at the prior. Where y is a non-linear function of f plus noise, the prior can be so wide
-that no linear function describes the likelihood under it, and what is proposed there leads astray. A sweep linearises
-each row under what the rows before it predict, which soon is narrow.
+By default, inference starts at the prior. If y is a non-linear function of f plus noise, the prior can be so wide that
+no linear function approximates the likelihood under it, and the first proposals are misleading. A sweep linearises each
+row under the prediction from the rows before it, which soon becomes narrow.
 
-A likelihood may be zero for some f, and more so for some rows than for others: the support of f is bounded. Then the
-prior mean may be no point to start from, and f is first held at a point where the density is not zero.
+A likelihood may be zero for some f, which may differ between rows. The prior mean can then be outside the support, and
+sites hold f at a point where the density is positive.
 """
 
 from collections.abc import Iterator
@@ -27,27 +27,27 @@ from .loop import propose_rows
 from .problem import Problem
 
 START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
-"""Of sites at the prior mean: if inference fails from one, the next holds f more firmly there."""
+"""Precisions of sites at the prior mean. If inference fails from one, the next is tried."""
 
 HOPELESS = 1e6
-"""An energy per row above this, or an infinite one, is a sign that the prior is far too wide for the likelihood."""
+"""A larger energy per row, or an infinite one, indicates that the prior is far too wide for the likelihood."""
 
 _ROW_BY_ROW, _BLOCKS = 64, 16
-"""Where a prior has no order of time, up to so many rows are swept one by one and more in so many blocks, each of which
-costs as much as a step."""
+"""Without an order of time, up to 64 rows are swept one by one, and more in 16 blocks. Each block costs as much as a
+step."""
 
 
 def swept(problem: Problem, x: np.ndarray) -> Sites:
     """Sites from one sweep over the rows, by statistical linearisation at a few sigma points.
 
-    Derivatives at the sigma points need no inverse of a covariance, which may be singular.
+    The slope from derivatives at the sigma points needs no inverse of a covariance, which may be singular.
     """
     method = PosteriorLinearisation(cubature=Unscented(3))
     if isinstance(problem.workspace, ChainWorkspace):
         return sweep_in_time(problem, method)
     rows = x.shape[0]
     count = rows if rows <= _ROW_BY_ROW else _BLOCKS
-    # In order of x if that is one number, as they come if not.
+    # In the order of x if it has one column, otherwise in the order of the data.
     order = np.argsort(x[:, 0], kind="stable") if x.shape[1] == 1 else np.arange(rows)
     blocks = np.zeros(problem.observed.shape[0], dtype=int)
     blocks[order] = np.arange(rows) * count // rows
@@ -56,8 +56,8 @@ def swept(problem: Problem, x: np.ndarray) -> Sites:
 
 @compiled
 def _sweep_in_blocks(problem: Problem, method: Method, blocks: Any, count: Any) -> Sites:
-    """Every row's site, from what the rows in earlier blocks predict."""
-    rows, latents = problem.workspace.mean.shape
+    """Every row's site, from the prediction of the rows in earlier blocks."""
+    rows = problem.observed.shape[0]
 
     def add(block, sites):
         conditioned = problem.workspace.marginals(sites, method.expects_psd(problem.likelihood))
@@ -75,15 +75,14 @@ def _sweep_in_blocks(problem: Problem, method: Method, blocks: Any, count: Any) 
             sites,
         )
 
-    nothing = Sites(jnp.zeros((rows, latents)), jnp.zeros((rows, latents, latents)))
-    return jax.lax.fori_loop(0, count, add, nothing)
+    return jax.lax.fori_loop(0, count, add, _no_sites(problem))
 
 
 @compiled
 def sweep_in_time(problem: Problem, method: Method) -> Sites:
-    """Every row's site, from what the rows before it predict, for a prior in time.
+    """Every row's site, from the prediction of the rows before it, for a prior in time.
 
-    Whatever the pieces in which the chain is run, this goes through it in plain order of time.
+    It goes through the chain in the order of time, even if the chain is otherwise processed in parallel pieces.
     """
     workspace: Any = problem.workspace
     pieces, chain = workspace.chain.pieces, kalman.in_time(workspace.chain)
@@ -94,18 +93,18 @@ def sweep_in_time(problem: Problem, method: Method) -> Sites:
         step, own, y, observed, prior_mean = step
         likelihood = jax.tree.map(lambda a, b: b if a is None else a, own, shared, is_leaf=_is_none)
         state, rows = kalman.predict_step(form, state, step)
-        columns = [form.times(state[1], each) for each in rows]
-        covariance = jnp.stack([jnp.stack([form.dot(each, column) for column in columns]) for each in rows])
-        mean = prior_mean + jnp.stack([form.dot(each, state[0]) for each in rows])
+        columns = [form.times(state[1], row) for row in rows]
+        covariance = jnp.stack([jnp.stack([form.dot(row, column) for column in columns]) for row in rows])
+        mean = prior_mean + jnp.stack([form.dot(row, state[0]) for row in rows])
         nothing = Sites(jnp.zeros(latents), jnp.zeros((latents, latents)))
         predicted = Gaussian(mean, covariance)
         expansion = expansion_around(method, likelihood, y, observed, predicted, predicted)
         site, _ = propose(method, expansion, observed, nothing, None, jnp.ones(()))
         centred_linear = site.linear - site.precision @ prior_mean
         rotation, precision, linear = kalman.scalar_sites(site.precision[None], centred_linear[None])
-        turned = None if rotation is None else tuple(tuple(rotation[0, :, k]) for k in range(latents))
-        seen = step._replace(rotation=turned, precision=tuple(precision[0]), linear=tuple(linear[0]))
-        state, _ = kalman.update_step(form, state, seen)
+        rotated = None if rotation is None else tuple(tuple(rotation[0, :, k]) for k in range(latents))
+        with_site = step._replace(rotation=rotated, precision=tuple(precision[0]), linear=tuple(linear[0]))
+        state, _ = kalman.update_step(form, state, with_site)
         return state, site
 
     steps = kalman.Step(chain.transition, chain.noise, chain.weights, None, None, None)
@@ -116,16 +115,16 @@ def sweep_in_time(problem: Problem, method: Method) -> Sites:
 
 
 _SHIFTS = 0.25 * 2.0 ** np.arange(24)
-"""How far from the prior mean a point inside the support is looked for, in prior standard deviations."""
+"""Distances from the prior mean at which a point inside the support is sought, in prior standard deviations."""
 _HOLDS = (1.0, 1e2, 1e4, 1e6, 1e8)
-"""Precisions of sites that hold f at such a point, in units of the prior's."""
+"""Precisions of sites that hold f at such a point, relative to the prior's."""
 
 
 def inside_support(problem: Problem) -> Iterator[Sites]:
-    """Sites that hold f where log p(y | f) and its gradient are finite in every row, ever more firmly.
+    """Sites that hold f where log p(y | f) and its gradient are finite in every row, with increasing precisions.
 
-    One shift from the prior mean for all rows is preferred, since smooth functions can follow it; where there is none,
-    every row has its own. Nothing, if some row has none either.
+    A common shift of all rows from the prior mean is preferred, because smooth functions can follow it. Otherwise every
+    row has its own shift. If some row has none, there are no sites.
     """
     mean, scale, _ = _spread(_prior_marginals(problem))
     observed = np.asarray(problem.observed)
@@ -147,13 +146,16 @@ def inside_support(problem: Problem) -> Iterator[Sites]:
 @compiled
 def _prior_marginals(problem: Problem) -> Gaussian:
     workspace = problem.workspace
-    rows, latents = workspace.mean.shape
-    nothing = Sites(jnp.zeros((rows, latents)), jnp.zeros((rows, latents, latents)))
-    return workspace.marginals_of_f(workspace.marginals(nothing, True).marginals)
+    return workspace.marginals_of_f(workspace.marginals(_no_sites(problem), True).marginals)
+
+
+def _no_sites(problem: Problem) -> Sites:
+    rows, latents = problem.workspace.mean.shape
+    return Sites(jnp.zeros((rows, latents)), jnp.zeros((rows, latents, latents)))
 
 
 def _first_inside(fine: np.ndarray) -> np.ndarray | None:
-    """The size and the direction of every row's smallest shift inside, or of the next one, further from the bound."""
+    """The size and direction of every row's smallest shift inside, or of the next larger one if that is also inside."""
     size = np.argmax(np.any(fine, axis=1), axis=0)
     rows = np.arange(fine.shape[2])
     direction = np.argmax(fine[size, :, rows], axis=1)
@@ -164,7 +166,7 @@ def _first_inside(fine: np.ndarray) -> np.ndarray | None:
 
 
 class Bound(NamedTuple):
-    """Where the density of a row becomes zero, and whether that is below or above it (for one latent)."""
+    """The point where the density of a row becomes zero, and whether it is zero below it (for one latent)."""
 
     row: int
     edge: np.ndarray
@@ -172,9 +174,9 @@ class Bound(NamedTuple):
 
 
 _REACH = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
-"""How far from a marginal's mean a bound counts, in its standard deviations."""
+"""Distances from a marginal's mean at which a bound is sought, in standard deviations."""
 _LARGEST_LOG_DENSITY = 1e100
-"""What is larger next to where it becomes infinite has overflowed, and is not a bound of the support."""
+"""A larger value next to an infinite one is overflow, not a bound of the support."""
 
 
 def bound_nearby(problem: Problem, marginals: Gaussian) -> Bound | None:
@@ -196,7 +198,7 @@ def bound_nearby(problem: Problem, marginals: Gaussian) -> Bound | None:
 
 
 def _spread(marginals: Gaussian) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Means and standard deviations, these once with 1 and once with 0 where there is none."""
+    """Means, and standard deviations with zeros replaced by 1 and as they are."""
     mean, covariance = np.asarray(marginals.mean), np.asarray(marginals.covariance)
     deviations = np.sqrt(np.maximum(np.diagonal(covariance, axis1=1, axis2=2), 0.0))
     deviations = np.where(np.isfinite(deviations), deviations, 0.0)
@@ -211,7 +213,7 @@ def _directions(latents: int) -> np.ndarray:
 
 @compiled
 def _finite(problem: Problem, mean: Any, scale: Any, shifts: Any) -> Any:
-    """Whether log p(y | f) and its gradient are finite, for every shift of f and every row; missing rows are."""
+    """Whether log p(y | f) and its gradient are finite, for every shift of f and every row; true for missing rows."""
 
     def row(likelihood, y, observed, f):
         value, slope = jax.value_and_grad(lambda g: row_log_prob(likelihood, y, g))(f)
@@ -232,7 +234,7 @@ def _log_density(problem: Problem, row: int, f: np.ndarray) -> Any:
 
 
 def _split(likelihood: Likelihood) -> tuple[Any, Likelihood]:
-    """What of the likelihood has one entry per row, and the whole of it."""
+    """The part of the likelihood that has one entry per row, and the whole likelihood."""
     axes = row_axes(likelihood)
     own = jax.tree.map(lambda leaf, axis: leaf if axis == 0 else None, likelihood, axes, is_leaf=_is_none)
     return own, likelihood

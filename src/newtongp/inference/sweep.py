@@ -1,7 +1,7 @@
-"""One pass of a filter that linearises at its own predictions, and a smoother back: the classical smoothers.
+"""The classical smoothers: one pass of a filter that linearises at its own predictions, and one of a smoother.
 
-`infer` expands every row's likelihood around the posterior marginal and iterates. A filter expands it around what the
-rows before predict, once. Extended, unscented, Gauss–Hermite and assumed density filters differ in the method alone.
+`infer` expands every row's likelihood around the posterior marginal and iterates. A filter expands it once, around the
+prediction from earlier rows. Extended, unscented, Gauss–Hermite and assumed density filters differ only in the method.
 """
 
 from typing import Any
@@ -28,8 +28,8 @@ def filter_sweep(model: Model, x: Any, y: Any, method: Method | None = None) -> 
 
     With `Taylor()` it is the extended Kalman filter and smoother, with
     `PosteriorLinearisation(slope="regression", cubature=Unscented(3))` the unscented one, with `GaussHermite` nodes the
-    Gauss–Hermite one, with `PowerEP(1.0)` assumed density filtering. Rows at the same time are taken one after the
-    other. The result is of the same kind as that of `infer`, and `sites=result.sites` is a good start for it.
+    Gauss–Hermite one, with `PowerEP(1.0)` assumed density filtering. Rows at the same time are processed one after the
+    other. The result has the same type as that of `infer`, and `sites=result.sites` is a good start for `infer`.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.MarkovGP(ng.kernels.Matern32()), ng.likelihoods.Poisson())

@@ -1,4 +1,4 @@
-"""Rows in batches, each where it is computed with."""
+"""Rows in batches, on their devices."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -11,24 +11,24 @@ from ...likelihoods.base import Likelihood
 from .product import DeviceRows, on_devices
 
 WHOLE_PASS = 2**13
-"""Rows taken at a time where no batch size is given."""
+"""Rows per batch if no batch size is given."""
 
 
 class Batching(NamedTuple):
-    """How the rows of a model are cut into batches."""
+    """The division of the rows into batches."""
 
     rows: Rows
     likelihood: Likelihood
     size: int
     """Rows per batch; the last one of a pass may have fewer."""
     filled: int
-    """Rows per batch with those that are filled in, so that every device gets as many."""
+    """Rows per batch including padding, so that every device has equally many."""
     mesh: Any
     """The devices that share the rows; None if there is only one."""
 
     @classmethod
     def of(cls, rows: Rows, likelihood: Likelihood, size: int) -> "Batching":
-        """Batches of so many rows, or of all if there are fewer."""
+        """Batches of `size` rows, or of all rows if there are fewer."""
         mesh, size = mesh_of_rows(), min(rows.count, size)
         return cls(rows, likelihood, size, whole_share(size, mesh), mesh)
 
@@ -39,11 +39,11 @@ class Batching(NamedTuple):
 
     @property
     def observed(self) -> float:
-        """Rows with some y, and at least one."""
+        """The number of rows with some observed y, at least 1."""
         return float(max(1, self.rows.observed))
 
     def batches(self, rng: np.random.Generator | None, skip: int = 0) -> Iterator[tuple[Batch, DeviceRows]]:
-        """One pass, in the order of the data or in a random one, without the first few batches."""
+        """One pass in the order of the data, or in a random order with `rng`, without the first `skip` batches."""
         for number, batch in enumerate(self.rows.batches(self.size, rng, self.filled)):
             if number >= skip:
                 yield batch, on_devices(batch, self.likelihood, self.mesh)

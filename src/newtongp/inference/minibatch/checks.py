@@ -1,4 +1,4 @@
-"""What cannot be done in batches, said before anything is computed."""
+"""Checks that a method can be used in batches, made before anything is computed."""
 
 from typing import Any
 
@@ -23,19 +23,19 @@ def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Meth
         raise ValueError("FirstOrderVI moves the sites of all rows at once: use VI() in batches")
     if step is not None and not isinstance(step, Constant):
         raise ValueError(
-            f"in batches the step is Constant(rho), or left out for one that adapts itself, got {step!r}: the "
-            "energy of a few rows cannot tell whether to backtrack"
+            f"in batches the step is Constant(rho), or left out for an adaptive one, got {step!r}: the energy of a few "
+            "rows is too noisy for other steps"
         )
     if method.energy is None:
         raise ValueError(
-            f"batches know how to add up the built-in energies alone, and the target {type(method.target).__name__} "
-            "brings its own: leave batch_size out"
+            f"batches support only the built-in energies, and the target {type(method.target).__name__} has its own: "
+            "leave batch_size out"
         )
     remembers = isinstance(method.curvature, QuasiNewton) or isinstance(method.safeguard, Riemannian)
     if remembers and model.prior.storage == "tied":
         name = "quasi-Newton" if isinstance(method.curvature, QuasiNewton) else "Riemannian"
         raise ValueError(
-            f'{name} methods remember something of every row, and storage="tied" keeps nothing of any: use '
-            'storage="full", or Exact() or GaussNewton() curvature without a Riemannian safeguard'
+            f'{name} methods keep a state per row, which storage="tied" does not: use storage="full", or '
+            "Exact() or GaussNewton() curvature without a Riemannian safeguard"
         )
     return method

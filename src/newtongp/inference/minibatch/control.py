@@ -1,4 +1,4 @@
-"""The steps of `inference.steps`, taken from one pass over the data to the next."""
+"""The steps of `inference.steps`, applied from one pass over the data to the next."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ from ..steps.endings import status_after
 class StepControl:
     """A step and its state between two passes.
 
-    It is run on the host with plain numbers: among several processes, the sites or their product are spread over
-    devices, and what decides about them is not. So trials are plain ones, without acceleration.
+    It runs on the host with plain numbers: with several processes, the sites or their product are distributed over
+    devices, but decisions are not. Trials are therefore not accelerated.
     """
 
     def __init__(self, step: Step, longest: float = 1.0):
@@ -42,16 +42,13 @@ class StepControl:
         tol: float,
         may_stall: bool,
     ) -> tuple[bool, Status]:
-        """Whether a trial is gone on from, and how inference stands after it, as in `inference.loop`.
-
-        Nothing comes before the starting point.
-        """
+        """Whether a trial is accepted, and the status after it, as in the loop; `before` is None at the start."""
         first, state = before is None, self.state
         verdict = self.judge(after if before is None else before, after)
         if first:
             self.state = state
-        seen = to_host(after)
-        accept, status = status_after(self.step, verdict, jnp.asarray(first), seen, largest, failure, tol, may_stall)
+        after = to_host(after)
+        accept, status = status_after(self.step, verdict, jnp.asarray(first), after, largest, failure, tol, may_stall)
         return bool(accept), Status(int(status))
 
 

@@ -1,4 +1,4 @@
-"""One batch where the sites of all rows are stored: its own take the place of their former selves in the product."""
+"""The update of one batch with full storage: its new sites replace its old ones in the product."""
 
 import functools
 from collections.abc import Callable
@@ -29,22 +29,22 @@ def _propose_rows(method: Method, expansions: Any, observed: Any, sites: Sites, 
 
 
 def _at(index: Any, tree: Any) -> Any:
-    """What is stored of these rows; zero for those that were only filled in."""
+    """The stored entries of these rows; zero for padding."""
     return jax.tree.map(lambda leaf: leaf.at[index].get(mode="fill", fill_value=0), tree)
 
 
 class PassTotals(eqx.Module):
-    """What the batches of one pass have in sum, each at the q of its turn."""
+    """Totals over the batches of one pass, each at the q of its update."""
 
     largest: Float[Array, ""]
     """The largest entry of any row's fixed-point residual."""
     squares: Float[Array, ""]
     """The sum of the squares of all entries."""
     energies: Float[Array, ""]
-    """The sum of the batches' estimates of the whole energy."""
+    """The sum of the batches' estimates of the total energy."""
     batches: Any
     refused: Any
-    """Batches in which some row could not be updated."""
+    """The number of batches in which some row could not be updated."""
 
 
 class StoredSites(eqx.Module):
@@ -58,12 +58,12 @@ class StoredSites(eqx.Module):
 
 
 def no_sites(shared: Shared, count: int) -> StoredSites:
-    """Before the first batch: no site says anything."""
+    """The state before the first batch: all sites are zero."""
     method, latents = shared.method, shared.prior.num_latents
     sites = jax.tree.map(jnp.asarray, Sites.constant(count, latents, 0.0))
     memory = rows_of(method.curvature.initial_state(method.target, latents), count)
     product = nothing(shared.prior, shared.projection)
-    # A tree whose arrays are to be given up must not hold any of them twice.
+    # A donated tree must not contain an array twice.
     real, whole = jnp.zeros(()), jnp.zeros((), dtype=int)
     stored = StoredSites(sites, memory, product, Belief.given(product), PassTotals(real, real, real, whole, whole))
     return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype), stored)
@@ -71,14 +71,14 @@ def no_sites(shared: Shared, count: int) -> StoredSites:
 
 @functools.partial(jax.jit, donate_argnums=2)
 def update_batch(shared: Shared, rows: DeviceRows, stored: StoredSites, step_size: Any, total: Any) -> StoredSites:
-    """Update the sites of one batch, and the product with them."""
+    """Update the sites of one batch and the product."""
     method = shared.method
     features, residual_covariance, prior_mean = look_up(shared, rows)
     marginals = stored.belief.marginals(prior_mean, features)
     before, memory = _at(rows.index, stored.sites), _at(rows.index, stored.memory)
     sites, start = before, stored.product
     if method.initial_precision > 0.0:
-        # Rows that have not been seen yet: what such methods start from has to be in the product once it is used.
+        # Rows that are updated for the first time: add the initial sites of such methods to the product.
         sites = _started(method, before, rows.observed)
         start = start + product_of(features, prior_mean, jax.tree.map(jnp.subtract, sites, before))
     expansions, numbers = over_rows(
@@ -91,7 +91,7 @@ def update_batch(shared: Shared, rows: DeviceRows, stored: StoredSites, step_siz
     proposal = jax.vmap(select)(usable, proposal, sites)
     fixed_point = proposal
     if not method.is_stationary:
-        # At ρ = 0 the Riemannian term is gone, and the proposal is the fixed-point map itself.
+        # At ρ = 0 the Riemannian term vanishes, and the proposal is the fixed-point map itself.
         fixed_point, _ = _propose_rows(method, expansions, rows.observed, sites, memory, jnp.zeros(()))
         fixed_point = jax.vmap(select)(usable, fixed_point, sites)
     residuals = jax.vmap(residual)(marginals, sites, fixed_point)
@@ -130,15 +130,15 @@ def update_batch(shared: Shared, rows: DeviceRows, stored: StoredSites, step_siz
 
 
 def _outcome_of_batch(shared: Shared, rows: DeviceRows, product: Product, sites: Sites) -> Callable[[Belief], Outcome]:
-    """What an update of these rows' sites is judged by, from the q that it makes.
+    """The outcome of an update of these rows' sites, as a function of the new q.
 
-    The objective is the rows' share of the energy, with all other sites for a prior: −Σ E_q[log p] + KL[q‖p ∏ of the
-    others], or at the mean alone, up to what does not depend on q. The residuals at that q are not known, and would
-    take as long as the update itself.
+    The objective is the rows' share of the energy, with all other sites as part of the prior: −Σ E_q[log p] + KL[q‖p ∏
+    of the others], or its value at the mean, up to a constant. The residuals at the new q are not computed, because
+    that would take as long as the update itself.
     """
     method, energy = shared.method, shared.energy
     if method.objective is None or method.expects_psd(rows.likelihood):
-        # Where precisions are PSD every posterior is proper, and where there is no objective that is all to ask for.
+        # With PSD precisions every posterior is proper; without an objective, only that is required.
         return lambda belief: Outcome.of_soundness(belief.proper)
     features, residual_covariance, prior_mean = look_up(shared, rows)
     others = product + product_of(features, prior_mean, sites).times(-1.0)
@@ -165,7 +165,7 @@ def _outcome_of_batch(shared: Shared, rows: DeviceRows, product: Product, sites:
 
 
 def _started(method: Method, sites: Sites, observed: Any) -> Sites:
-    """Sites, with those that are still zero at the precision that the method starts from."""
+    """Sites, of which those that are still zero get the initial precision of the method."""
     fresh = jnp.all(sites.precision == 0.0, axis=(1, 2)) & observed
     initial = method.initial_precision * jnp.eye(sites.linear.shape[1])[None]
     return Sites(sites.linear, jnp.where(fresh[:, None, None], initial, sites.precision))
@@ -173,29 +173,29 @@ def _started(method: Method, sites: Sites, observed: Any) -> Sites:
 
 @jax.jit
 def product_of_batch(shared: Shared, rows: DeviceRows, stored: StoredSites) -> Product:
-    """The product of a batch's sites as they are stored."""
+    """The product of a batch's stored sites."""
     features, _, prior_mean = look_up(shared, rows)
     return kept_everywhere(product_of(features, prior_mean, _at(rows.index, stored.sites)), rows.mesh)
 
 
 class BatchReport(eqx.Module):
-    """A batch at a fixed q: its marginals, its share of the energy, and how far it is from its fixed point."""
+    """A batch at a fixed q: its marginals, its share of the energy, and its largest fixed-point residual."""
 
     site_marginals: Gaussian
-    """Of what the sites act on."""
+    """Marginals of what the sites act on."""
     marginals: Gaussian
-    """Of f."""
+    """Marginals of f."""
     energy: Float[Array, ""]
     largest: Float[Array, ""]
     proper: Bool[Array, ""]
-    """Whether all cavities are."""
+    """Whether all cavities are proper."""
     constant: Float[Array, ""]
-    """Σ λᵀμ − ½ μᵀΛμ: what t(v) leaves out of the sites' product."""
+    """Σ λᵀμ − ½ μᵀΛμ: the log of the factor between the sites' product and t(v)."""
 
 
 @jax.jit
 def report_batch(shared: Shared, rows: DeviceRows, stored: StoredSites) -> BatchReport:
-    """A batch at the q of all sites, which stay as they are."""
+    """A batch at the q of all stored sites, without an update."""
     method = shared.method
     features, residual_covariance, prior_mean = look_up(shared, rows)
     marginals = stored.belief.marginals(prior_mean, features)

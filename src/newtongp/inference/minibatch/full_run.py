@@ -1,4 +1,4 @@
-"""A run that stores the sites of all rows: passes over the data in a random order, until no row would still move."""
+"""A run with full storage: passes over the data in a random order, until no row's update would move its marginal."""
 
 from typing import NamedTuple
 
@@ -23,9 +23,9 @@ from .problem import BatchedProblem, Ending, add
 from .progress import RowProgress
 
 _RIEMANNIAN = 0.3
-"""The Riemannian term is of second order in the step size, and far too large at 1 where a site is still far off."""
+"""The step size of Riemannian methods: their term is quadratic in ρ, and far too large at ρ = 1 in the first passes."""
 _CANCELLED = 1e4
-"""Sites that were so much more precise in some earlier pass have left rounding errors that are worth removing."""
+"""If the precisions were larger by this factor in an earlier pass, the product is summed again to remove rounding."""
 
 
 def run_full(problem: BatchedProblem, step: Constant | None, max_steps: int, tol: float, bar: RowProgress) -> Result:
@@ -53,7 +53,7 @@ def run_full(problem: BatchedProblem, step: Constant | None, max_steps: int, tol
             if peak > _CANCELLED * size:
                 stored, peak = _sum_anew(problem, stored, bar), size
                 continue
-            # Each batch was looked at from the q of its turn: what counts is where all of them are at the last one.
+            # Each batch was evaluated at the q of its update: convergence is tested for all of them at the last q.
             report = _report(problem, stored, bar)
             if has_converged(report.residual, tol):
                 status = Status.CONVERGED
@@ -79,9 +79,9 @@ def run_full(problem: BatchedProblem, step: Constant | None, max_steps: int, tol
 
 
 def _control(problem: BatchedProblem, step: Constant | None) -> StepControl:
-    """The step between passes: `Damped` also where there is an objective, since no pass knows its value at one q.
+    """The step between passes: `Damped` even with an objective, because no pass computes its value at a single q.
 
-    A pass cannot be undone: where it is refused, the next one starts from it with a shorter step.
+    A pass cannot be undone: if it is rejected, the next one starts from it with a shorter step.
     """
     if step is not None:
         return StepControl(step)
@@ -90,14 +90,14 @@ def _control(problem: BatchedProblem, step: Constant | None) -> StepControl:
 
 
 def _outcome(problem: BatchedProblem, squares: float) -> Outcome:
-    """What a step is told of a pass: batches whose posterior would not be proper have been refused before."""
+    """The outcome of a pass; batches whose posterior would be improper have already been rejected."""
     latents = problem.prior.num_latents
     size = jnp.asarray(np.sqrt(squares / (problem.rows.count * (latents + latents**2))))
     return Outcome(jnp.isfinite(size), jnp.zeros(()), jnp.zeros(()), size)
 
 
 def _start(problem: BatchedProblem, step_size: float, bar: RowProgress) -> StoredSites:
-    """No sites, or, where the prior is a hopeless start, sites that hold f near its mean."""
+    """Sites that are zero or, if the prior is a hopeless start, sites that hold f near its mean."""
 
     def blank() -> StoredSites:
         return everywhere(no_sites(problem.shared, problem.rows.count), problem.batching.mesh)
@@ -112,7 +112,7 @@ def _start(problem: BatchedProblem, step_size: float, bar: RowProgress) -> Store
 
 
 def _sum_anew(problem: BatchedProblem, stored: StoredSites, bar: RowProgress) -> StoredSites:
-    """The product from the sites themselves: as a sum of changes it has the rounding errors of all former sites."""
+    """The product, summed from the sites: the sum of changes has the rounding errors of all earlier sites."""
     product = None
     for _, rows in problem.batches(False, bar):
         product = add(product, product_of_batch(problem.shared, rows, stored))
@@ -132,7 +132,7 @@ class _Report(NamedTuple):
 
 
 def _report(problem: BatchedProblem, stored: StoredSites, bar: RowProgress) -> _Report:
-    """All rows at the q of the sites as they are stored, and nothing updated."""
+    """All rows at the q of the stored sites, without an update."""
     latents, count = problem.prior.num_latents, problem.rows.count
     site_marginals, marginals = (
         Gaussian(np.zeros((count, latents)), np.zeros((count, latents, latents))) for _ in range(2)
@@ -140,9 +140,9 @@ def _report(problem: BatchedProblem, stored: StoredSites, bar: RowProgress) -> _
     belief = stored.belief
     energy, largest, constant, proper = 0.5 * float(belief.distance + belief.log_det), 0.0, 0.0, True
     for batch, rows in problem.batches(False, bar):
-        found = to_host(report_batch(problem.shared, rows, stored))
-        energy, constant = energy + float(found.energy), constant + float(found.constant)
-        # NaN has to stay: with `max` it would be lost.
-        largest, proper = float(np.maximum(largest, found.largest)), proper and bool(found.proper)
-        problem.put_rows(batch, (site_marginals, marginals), (found.site_marginals, found.marginals))
+        batch_report = to_host(report_batch(problem.shared, rows, stored))
+        energy, constant = energy + float(batch_report.energy), constant + float(batch_report.constant)
+        # np.maximum keeps NaN, and `max` would not.
+        largest, proper = float(np.maximum(largest, batch_report.largest)), proper and bool(batch_report.proper)
+        problem.put_rows(batch, (site_marginals, marginals), (batch_report.site_marginals, batch_report.marginals))
     return _Report(energy, largest, constant, proper, site_marginals, marginals)

@@ -1,4 +1,4 @@
-"""A sparse model and its rows, as both kinds of runs in batches see them, and where such a run starts."""
+"""A sparse model and its rows, for both kinds of runs in batches, and their starts."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ from .tied import Tied, factor_energy, hold_batch, propose_batch, tied_given
 
 
 class Ending(NamedTuple):
-    """How a run in batches has ended."""
+    """The end of a run in batches."""
 
     status: Status
     energy: float
@@ -34,13 +34,13 @@ class Ending(NamedTuple):
 
 
 class BatchedProblem:
-    """What stays the same while a run goes over the data."""
+    """The constants of a run over the data."""
 
     def __init__(self, model: Model, rows: Rows, inducing: Any, method: Method, batch_size: int | None, rng: Any):
         assert isinstance(model.prior, SparseGP)
         self.model, self.prior, self.method = model, model.prior, method
         self.batching = Batching.of(rows, model.likelihood, WHOLE_PASS if batch_size is None else batch_size)
-        # Only what is looked at in batches is ever traced with the prior: the inducing inputs are in the projection.
+        # Compiled functions take the inducing inputs from the projection, not from the prior.
         self.shared = Shared(model.prior, to_host(_project(model.prior, inducing)), method)
         self.rng = rng
 
@@ -58,17 +58,17 @@ class BatchedProblem:
         return next(rows for _, rows in self.batches(False, bar))
 
     def tied(self, product: Product) -> Tied:
-        """What follows from t(v)."""
+        """t(v) with its posterior and cavity."""
         return tied_given(self.method, product, self.batching.observed)
 
     def is_hopeless(self, energy: float) -> bool:
-        """Whether the energy at the prior says that nothing is to be learned there."""
+        """Whether the energy at the prior is so high that inference cannot start there."""
         return not energy <= HOPELESS * self.rows.count
 
     def hold(self, bar: RowProgress) -> tuple[Product, Sites]:
-        """The product of sites that hold f near the prior mean, and the sites, of the precision with the lowest energy.
+        """Sites that hold f near the prior mean, with the precision of lowest energy, and their product.
 
-        A prior that is far too wide for the likelihood puts so much mass where it overflows that rows would ask for
+        A prior that is far too wide for the likelihood puts so much mass where it overflows that rows would propose
         absurd sites.
         """
         latents, count = self.prior.num_latents, self.rows.count
@@ -82,19 +82,19 @@ class BatchedProblem:
 
         def energy(precision: float) -> float:
             tied = self.tied(whole.times(precision))
-            found = float(self.rows.count / first.count * propose_batch(self.shared, first, tied).energy)
-            found += float(factor_energy(self.method, tied))
-            return found if np.isfinite(found) else np.inf
+            total = float(self.rows.count / first.count * propose_batch(self.shared, first, tied).energy)
+            total += float(factor_energy(self.method, tied))
+            return total if np.isfinite(total) else np.inf
 
-        precision = min((each for each in START_PRECISIONS if each > 0.0), key=energy)
+        precision = min((value for value in START_PRECISIONS if value > 0.0), key=energy)
         sites = jax.tree.map(lambda leaf: jnp.asarray(precision * leaf), held)
         return whole.times(precision), everywhere(sites, self.batching.mesh)
 
     def put_rows(self, batch: Batch, into: Any, values: Any) -> None:
-        """Write what a batch has found into arrays with one entry per row of the data."""
+        """Write the values of a batch into arrays with one entry per row of the data."""
         inside = np.arange(self.batching.filled) < batch.count
         at = batch.index[inside]
-        jax.tree.map(lambda array, found: array.__setitem__(at, np.asarray(found)[inside]), into, values)
+        jax.tree.map(lambda array, value: array.__setitem__(at, np.asarray(value)[inside]), into, values)
 
     def result(
         self,
@@ -105,7 +105,7 @@ class BatchedProblem:
         site_marginals: Gaussian | None = None,
         marginals: Gaussian | None = None,
     ) -> Result:
-        """The result of a run; without sites and marginals, where none are stored."""
+        """The result of a run; without sites and marginals if none are stored."""
         columns = [np.array(column, dtype=float) for column in zip(*ending.history, strict=True)] or [np.zeros(0)] * 3
         projection, mean, half = to_host((self.shared.projection, belief.mean, belief.half))
         posterior = SparsePosterior(marginals, log_normaliser, self.prior, projection, mean, half)
@@ -127,7 +127,7 @@ class BatchedProblem:
 
 
 def add(total: Any, part: Any) -> Any:
-    """A sum over batches so far and what the next adds; None for a sum of nothing."""
+    """Add a part to a sum over batches; None is the empty sum."""
     return part if total is None else _add(total, part)
 
 

@@ -1,4 +1,4 @@
-"""The product of all sites as a function of the inducing variables, the belief it makes, and rows that look at it."""
+"""The product of all sites as a function of the inducing variables, the posterior it gives, and marginals of rows."""
 
 import functools
 from typing import Any
@@ -19,7 +19,7 @@ from ...priors.sparse import Projection, SparseGP
 
 
 class Shared(eqx.Module):
-    """What stays the same from batch to batch."""
+    """The constants of all batches."""
 
     prior: SparseGP
     projection: Projection
@@ -27,19 +27,19 @@ class Shared(eqx.Module):
 
     @property
     def energy(self) -> Energy:
-        """That of the method; `check_batches` has refused those without one."""
+        """The energy of the method."""
         return added_energy(self.method)
 
 
 def added_energy(method: Method) -> Energy:
-    """The energy that batches add up, of a method that `check_batches` has let pass."""
+    """The energy that batches sum, of a method that has passed `check_batches`."""
     energy = method.energy
     assert energy is not None
     return energy
 
 
 class DeviceRows(eqx.Module):
-    """A batch, on the device."""
+    """A batch on its devices."""
 
     index: Any
     x: Any
@@ -52,10 +52,10 @@ class DeviceRows(eqx.Module):
 
 
 def on_devices(batch: Batch, whole: Likelihood, mesh: Any) -> DeviceRows:
-    """A batch where it is computed with: every device gets its share of the rows."""
+    """A batch, with its rows distributed over the devices."""
     data = batch.data
     likelihood = map_row_parameters(lambda values: spread(values, mesh), batch.likelihood(whole))
-    index, x, y, observed = (spread(each, mesh) for each in (batch.index, data.x, data.y, data.observed))
+    index, x, y, observed = (spread(array, mesh) for array in (batch.index, data.x, data.y, data.observed))
     return DeviceRows(index, x, y, observed, likelihood, batch.count, mesh)
 
 
@@ -95,7 +95,7 @@ class Belief(eqx.Module):
         return cls(mean.reshape(product.linear.shape), half, factor.log_det, factor.proper)
 
     def marginals(self, prior_mean: Float[Array, "B D"], features: Float[Array, "D B M"]) -> Gaussian:
-        """Of g at some rows."""
+        """The marginals of g at some rows."""
         mean = prior_mean + weight_space.times(features, self.mean)
         return Gaussian(mean, weight_space.covariances(self.half, features, triangular=True))
 
@@ -117,5 +117,5 @@ def product_of(features: Any, prior_mean: Any, sites: Sites) -> Product:
 
 
 def is_finite(tree: Any) -> Any:
-    """Whether all numbers of a tree are."""
+    """Whether all numbers of a tree are finite."""
     return functools.reduce(jnp.logical_and, [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)])

@@ -1,4 +1,4 @@
-"""What is said while rows are read, and when one of several processes is gone."""
+"""The progress bar of runs in batches, and the error if one of several processes has ended."""
 
 import contextlib
 import time
@@ -10,7 +10,7 @@ import jax
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Among several processes, what the runtime says when one is gone is about sockets."""
+    """Explain the error of the runtime, which is about sockets, if one of several processes has ended."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
@@ -18,12 +18,12 @@ def explained() -> Iterator[None]:
             raise
         raise RuntimeError(
             f"inference on {jax.process_count()} processes has ended in process {jax.process_index()}, most likely "
-            "because another one is gone: see what that one said last, and start all of them again"
+            "because another one has ended: see the last output of that one, and start all of them again"
         ) from error
 
 
 class RowProgress:
-    """A progress bar with the rows per second, or nothing at all."""
+    """A progress bar with the number of rows per second, if `wanted`."""
 
     def __init__(self, wanted: bool, rows: int, passes: int):
         self.wanted, self.rows, self.passes = wanted, rows, passes

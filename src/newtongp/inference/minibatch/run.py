@@ -21,7 +21,7 @@ from .tied_run import run_tied
 
 
 class BatchRun:
-    """A problem in batches, and how it is to be solved."""
+    """A problem in batches, with its step, tolerance and batch size."""
 
     def __init__(
         self, model: Model, x: Any, y: Any, method: Any, step: Step | None, batch_size: int | None, key: Any, tol: float
@@ -37,7 +37,7 @@ class BatchRun:
         self.batched = batch_size is not None and batch_size < rows.count
 
     def run(self, max_steps: int, progress: bool) -> Result:
-        """Passes over the data, with a site for every row or with their product alone, as the prior says."""
+        """Run passes over the data, with the prior's form of storage."""
         problem = self.problem
         with RowProgress(progress, problem.rows.count, max_steps) as bar, explained():
             if problem.prior.storage == "tied":

@@ -1,4 +1,4 @@
-"""One batch where only the product of all sites is stored, and every row has an equal share of it."""
+"""The update of one batch with tied storage: every row has an equal share of the product of all sites."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ from .product import Belief, DeviceRows, Product, Shared, added_energy, is_finit
 
 
 class Tied(eqx.Module):
-    """t(v), q(v), and q without a row's share of t, where a row is looked at or judged from there."""
+    """t(v), q(v), and the cavity: q without a row's share of t, or q itself if the energy has no cavities."""
 
     product: Product
     belief: Belief
@@ -28,7 +28,7 @@ class Tied(eqx.Module):
 
     @classmethod
     def given(cls, method: Method, product: Product, rows: Any) -> "Tied":
-        """From t(v), which so many rows share."""
+        """From t(v), which `rows` rows share."""
         belief, power = Belief.given(product), added_energy(method).power
         if power is None:
             return cls(product, belief, belief)
@@ -37,7 +37,7 @@ class Tied(eqx.Module):
 
     @property
     def proper(self) -> Bool[Array, ""]:
-        """Whether q(v) and the cavities are distributions."""
+        """Whether q(v) and the cavities are proper."""
         return self.belief.proper & self.cavity.proper
 
 
@@ -45,14 +45,14 @@ tied_given = jax.jit(Tied.given)
 
 
 class _BatchAround(eqx.Module):
-    """A batch around q(v): its features, and the marginals of its rows with their shares of t and without."""
+    """The features of a batch, and the marginals of its rows with and without their shares of t."""
 
     features: Any
     residual_covariance: Any
     prior_mean: Any
     marginals: Gaussian
     cavities: Gaussian
-    """The same marginals, where the energy has no cavities."""
+    """Equal to the marginals if the energy has no cavities."""
 
     @classmethod
     def of(cls, shared: Shared, rows: DeviceRows, tied: Tied) -> "_BatchAround":
@@ -63,7 +63,7 @@ class _BatchAround(eqx.Module):
 
 
 def _row_energy(shared: Shared) -> Callable:
-    """One row's share of the energy, zero where nothing is observed."""
+    """One row's share of the energy; zero if nothing is observed."""
     energy, cubature = shared.energy, shared.method.cubature
 
     def row(likelihood, y, observed, marginal, cavity, residual_covariance):
@@ -81,7 +81,7 @@ def energy_of_rows(shared: Shared, rows: DeviceRows, tied: Tied) -> Float[Array,
 
 
 class BatchProposal(eqx.Module):
-    """What a batch proposes in place of its share of t(v), and its share of the energy."""
+    """The proposal of a batch for its share of t(v), and its share of the energy."""
 
     product: Product
     energy: Float[Array, ""]
@@ -113,17 +113,17 @@ def propose_batch(shared: Shared, rows: DeviceRows, tied: Tied) -> BatchProposal
 def hold_batch(shared: Shared, rows: DeviceRows) -> tuple[Product, Sites]:
     """Sites of precision 1 at the prior mean of a batch, and their product."""
     features, _, prior_mean = look_up(shared, rows)
-    seen = jnp.asarray(rows.observed, dtype=prior_mean.dtype)
-    sites = Sites(seen[:, None] * prior_mean, seen[:, None, None] * jnp.eye(prior_mean.shape[1])[None])
+    observed = jnp.asarray(rows.observed, dtype=prior_mean.dtype)
+    sites = Sites(observed[:, None] * prior_mean, observed[:, None, None] * jnp.eye(prior_mean.shape[1])[None])
     return kept_everywhere((product_of(features, prior_mean, sites), sites), rows.mesh)
 
 
-# What t(v) adds to the rows' energies ---------------------------------------------------------------------------
+# The energy of t(v) ---------------------------------------------------------------------------
 
 
 @jax.jit
 def factor_energy(method: Method, tied: Tied) -> Float[Array, ""]:
-    """What t(v) adds to the rows' energies, with cavities that leave out the power α of all of it."""
+    """The energy of t(v) with the global cavity q/t^α (`eq:sparse-pep-energy`)."""
 
     def log_integrals(share):
         return log_integral(tied.product, 1.0), log_integral(tied.product, 1.0 - share)
@@ -132,7 +132,7 @@ def factor_energy(method: Method, tied: Tied) -> Float[Array, ""]:
 
 
 def shared_factor_energy(method: Method, tied: Tied, rows: Any) -> Float[Array, ""]:
-    """What t(v) adds, with the N-th part of it for every row: what the gradient at a fixed q belongs to."""
+    """The energy of t(v) with one cavity q/t^(α/N) per row, whose gradient is used at a fixed q."""
 
     def log_integral(belief, share):
         return 0.5 * (share * jnp.sum(tied.product.linear * belief.mean) - belief.log_det)
@@ -154,7 +154,7 @@ def log_integral(product: Product, share: Any) -> Float[Array, ""]:
 
 
 class TiedPoint(eqx.Module):
-    """t(v), what all rows propose in its place, and the numbers by which a step is judged."""
+    """t(v), the proposal of all rows for it, and the numbers by which a step is judged."""
 
     tied: Tied
     proposal: Product
@@ -163,16 +163,16 @@ class TiedPoint(eqx.Module):
     """The largest entry of the fixed-point residual, in posterior standard deviations and relative precisions of v."""
     outcome: Outcome
     failure: Any
-    """Which status to end with if this point is not sound."""
+    """The status to end with if this point is not sound."""
 
 
 @jax.jit
 def measure(method: Method, tied: Tied, proposal: BatchProposal) -> TiedPoint:
-    """A point from what all rows together propose there."""
+    """The point with this t(v), given the proposal of all rows."""
     belief = tied.belief
     energy = proposal.energy + factor_energy(method, tied)
     objective = energy - 0.5 * belief.log_det if method.objective == "log_joint" else energy
-    # t(v) is one site on all of v, and its fixed-point residual that of a row: the root of q's covariance is Hᵀ.
+    # t(v) is one site on all of v, with the fixed-point residual of a row; the root of q's covariance is Hᵀ.
     root = belief.half.reshape(belief.half.shape[0], -1).T
     residuals = residual_in(root, belief.mean.reshape(-1), _as_site(tied.product), _as_site(proposal.product))
     size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals))
@@ -188,14 +188,14 @@ def _as_site(product: Product) -> Sites:
 
 @jax.jit
 def towards(product: Product, proposal: Product, step_size: Any) -> Product:
-    """A part of the way from one product to another."""
+    """Interpolate between two products."""
     return product.times(1.0 - step_size) + proposal.times(step_size)
 
 
 def step_towards(method: Method, tied: Tied, proposal: Product, step_size: Any, rows: Any) -> Tied:
-    """A step towards a noisy proposal, shorter where the posterior or a cavity would not be a distribution.
+    """A step towards a noisy proposal, shortened if the posterior or a cavity would be improper.
 
-    A batch's energy is too noisy to tell a better point from a worse one, so that only soundness is asked for.
+    A batch's energy is too noisy to compare points, so only soundness is required.
     """
     goal = select(is_finite(proposal), proposal, tied.product)
 

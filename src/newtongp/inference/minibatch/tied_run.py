@@ -1,6 +1,6 @@
-"""A run that stores no more than the product of all sites.
+"""A run with tied storage.
 
-First steps from batch to batch, as long as the energy falls by more than its noise; then passes over all rows at a
+It takes steps from batch to batch while the energy falls by more than its noise, and then passes over all rows at a
 fixed q, which are judged as the steps of `infer` are.
 """
 
@@ -28,7 +28,7 @@ step_once = jax.jit(step_towards)
 def run_tied(
     problem: BatchedProblem, step: Constant | None, batched: bool, max_steps: int, tol: float, bar: RowProgress
 ) -> Result:
-    """Inference with t(v) alone; `batched` says whether a pass has more than one batch."""
+    """Inference with t(v) alone; `batched` is whether a pass has more than one batch."""
     start = everywhere(nothing(problem.prior, problem.shared.projection), problem.batching.mesh)
     first = problem.first_batch(bar)
     energy = propose_batch(problem.shared, first, problem.tied(start)).energy
@@ -44,25 +44,25 @@ def run_tied(
 def _by_batches(
     problem: BatchedProblem, step: Constant | None, start: Product, max_steps: int, history: list, bar: RowProgress
 ) -> Product:
-    """Steps from one batch to the next, until the energy falls no more than its own noise over two passes.
+    """Steps from one batch to the next, until the energy falls by no more than its own noise over two passes.
 
-    Their sizes are not judged as those of `infer` are: what a batch says of the energy is mostly noise, and steps have
-    to become smaller for it to average out.
+    The steps are not judged as those of `infer` are: a batch's energy is mostly noise, and steps have to become smaller
+    for it to average out.
     """
     tied, steps, previous = problem.tied(start), 0, None
     batching = problem.batching
     for _ in range(max_steps - 1):
         energies, step_size = [], 0.0
         for batch, rows in problem.batches(True, bar):
-            found = propose_batch(problem.shared, rows, tied)
+            proposal = propose_batch(problem.shared, rows, tied)
             scale = problem.rows.count / batch.count
-            energies.append(scale * found.energy + factor_energy(problem.method, tied))
-            # ρ falls as one over the number of passes, so that all rows come to have the same weight.
+            energies.append(scale * proposal.energy + factor_energy(problem.method, tied))
+            # ρ falls as one over the number of passes, so that all rows get the same weight.
             step_size = 2.0 / (batching.per_pass + steps + 2.0) if step is None else float(np.asarray(step.rho))
             size = step_size * batch.count / batching.size
-            tied = step_once(problem.method, tied, found.product.times(scale), size, batching.observed)
+            tied = step_once(problem.method, tied, proposal.product.times(scale), size, batching.observed)
             steps += 1
-        values = np.array([float(each) for each in energies])
+        values = np.array([float(energy) for energy in energies])
         mean, error = float(np.mean(values)), float(np.std(values) / np.sqrt(max(1, len(values) - 1)))
         history.append((mean, np.nan, step_size))
         bar.passed(mean)
@@ -81,7 +81,7 @@ def _by_passes(
     history: list[tuple[float, float, float]],
     bar: RowProgress,
 ) -> tuple[Ending, Tied]:
-    """Steps from one pass over all rows to the next: what `infer` does, without a site for any row."""
+    """Steps from one pass over all rows to the next, as in `infer`, without sites of rows."""
     control, may_stall = StepControl(_default(problem) if step is None else step), problem.method.target.power > 0.0
     best, tied = None, problem.tied(start)
     while True:

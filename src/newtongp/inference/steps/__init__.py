@@ -1,4 +1,4 @@
-"""How far the sites move towards the proposal, and when a move is refused."""
+"""Step sizes: how far the sites move towards the proposal, and when a trial is rejected."""
 
 from .backtracking import Backtracking
 from .base import Move, Outcome, Step, Verdict

@@ -1,4 +1,4 @@
-"""Anderson acceleration: the last few points, and the extrapolation that is made of them."""
+"""Anderson acceleration: extrapolation from the last few points."""
 
 from typing import Any
 
@@ -12,33 +12,31 @@ from ...numerics.linalg import solve_few
 from .base import Move, Outcome
 
 _POINTS = 6
-"""How many points are remembered, the present one included."""
-
+"""The number of stored points, including the current one."""
 
 _LARGEST_MEMORY = 2**23
-"""Numbers that the acceleration may remember, 64 MB: for more rows it remembers fewer points, or does without."""
-
+"""The largest number of stored floats (64 MB). With more rows, fewer points are stored, or there is no acceleration."""
 
 _SLOW = 0.3
-"""Acceleration is worth a trial where a step leaves more than this fraction of the residual."""
+"""Acceleration is tried if a step leaves more than this fraction of the residual."""
 
 
 class Acceleration(eqx.Module):
-    """The last few points with their moves and residuals, from which Anderson's extrapolation is made."""
+    """The last few points with their moves and residuals."""
 
     points: Float[Array, "M V"]
     moves: Float[Array, "M V"]
     residuals: Float[Array, "M V"]
     filled: Any
-    """How many entries can be used."""
+    """The number of usable entries."""
     slot: Any
-    """Where the next one goes: the oldest is overwritten, and nothing is moved."""
+    """The index of the next entry, which overwrites the oldest."""
     next: Bool[Array, ""]
-    """Whether the next trial is an accelerated one."""
+    """Whether the next trial is accelerated."""
 
 
 def start(sites: Sites | None, wanted: bool) -> Acceleration:
-    """An empty memory; one that can hold nothing if acceleration is not wanted, or would take too much space."""
+    """An empty memory, of size zero if acceleration is not `wanted` or would take too much space."""
     rows, latents = (0, 0) if sites is None else sites.linear.shape
     size = rows * (latents + latents**2)
     count = min(_POINTS, _LARGEST_MEMORY // (3 * size)) if wanted and size > 0 else 0
@@ -49,13 +47,13 @@ def start(sites: Sites | None, wanted: bool) -> Acceleration:
 
 
 def trial(memory: Acceleration, size: Float[Array, ""], move: Move) -> tuple[Sites, Acceleration]:
-    """The plain step (1 − ρ) site + ρ proposal, or the extrapolation where it is due; and the memory with the move."""
+    """The plain step (1 − ρ) site + ρ proposal, or the extrapolation if it is due; and the memory with the move."""
     plain = interpolate(move.sites, move.proposal, size)
     if memory.points.shape[0] == 0:
         return plain, memory
     vectors = _as_vectors(move)
-    # What was remembered is written first and only then read, in a loop that runs once or not at all: in any other
-    # order, or with `cond`, XLA copies all of it at every step.
+    # The memory is first written and then read, in a loop that runs once or not at all. In any other order, or with
+    # `cond`, XLA copies all of it in every step.
     written = tuple(
         jax.lax.dynamic_update_index_in_dim(old, new, memory.slot, 0)
         for old, new in zip(_arrays(memory), vectors, strict=True)
@@ -70,9 +68,9 @@ def trial(memory: Acceleration, size: Float[Array, ""], move: Move) -> tuple[Sit
 
 
 def remember(memory: Acceleration, accept: Bool[Array, ""], before: Outcome, after: Outcome) -> Acceleration:
-    """Keep the point that an accepted step started from; forget everything after a refusal.
+    """Keep the point from which an accepted step started; forget all points after a rejection.
 
-    Where the step left much of the residual, the next trial is an accelerated one.
+    If the step left much of the residual, the next trial is accelerated.
     """
     count = memory.points.shape[0]
     if count == 0:
@@ -93,7 +91,7 @@ def _arrays(memory: Any) -> Any:
 
 
 def _anderson(memory: Acceleration, size, point, move, residual) -> Float[Array, " V"]:
-    """The combination of remembered points whose linearised residual is smallest, one step further."""
+    """The combination of stored points with the smallest linearised residual, one step further."""
     count = memory.points.shape[0]
     age = (memory.slot - jnp.arange(count)) % count
     usable = ((age >= 1) & (age <= memory.filled))[:, None]
@@ -107,7 +105,7 @@ def _anderson(memory: Acceleration, size, point, move, residual) -> Float[Array,
 
 
 def _as_vectors(move: Move) -> tuple[Array, Array, Array]:
-    """A move's point, its direction and its residuals, each as one vector."""
+    """A move's point, direction and residuals, each as one vector."""
     point = _flatten(move.sites)
     return point, _flatten(move.proposal) - point, jnp.ravel(move.residuals)
 
@@ -122,6 +120,6 @@ def _unflatten(vector: Float[Array, " V"], like: Sites) -> Sites:
 
 
 def forget(memory: Acceleration, when: Bool[Array, ""]) -> Acceleration:
-    """An empty memory where what was remembered no longer applies."""
+    """The memory, emptied if the stored points no longer apply."""
     filled, due = jnp.where(when, 0, memory.filled), memory.next & ~when
     return Acceleration(memory.points, memory.moves, memory.residuals, filled, memory.slot, due)

@@ -27,14 +27,14 @@ class _State(eqx.Module):
 class Backtracking(Step):
     """Full steps, halved until the trial is sound and the objective has not risen; doubled after success.
 
-    For methods whose fixed points are the stationary points of an objective. Where the objective can no
-    longer tell two points apart, the fixed-point residual must not grow instead. Where convergence is slow,
-    Anderson acceleration is tried first, and kept only if it passes the same test.
+    For methods whose fixed points are the stationary points of an objective. If the objective cannot distinguish two
+    points, the fixed-point residual must not grow instead. If convergence is slow, Anderson acceleration is tried
+    first, and accepted only if it passes the same test.
 
-    Far from the optimum, negative curvature can allow only tiny steps before the posterior is improper. Then it is left
-    out of the proposals for some steps, and tried again from time to time: at the optimum it belongs. In its place
-    comes Gauss-Newton curvature where y is Gaussian given f, and elsewhere the exact one with every negative
-    eigenvalue of a row's precision set to zero.
+    Far from the optimum, negative curvature may allow only tiny steps before the posterior becomes improper. It is then
+    left out of the proposals for some steps and tried again from time to time, because it is needed at the optimum. It
+    is replaced by Gauss-Newton curvature if y is Gaussian given f, and otherwise by the exact curvature with every
+    negative eigenvalue of a row's precision set to zero.
 
     >>> float(Backtracking(shorten=0.25).shorten)
     0.25
@@ -77,7 +77,7 @@ class Backtracking(Step):
         size, present = jnp.where(accept, longer, shorter), state.guard
         if present is not None:
             present, size, changed = guard.advance(present, accept, ~accept & ~accelerated, size)
-            # What was remembered belongs to the other kind of proposals.
+            # The stored points belong to the other kind of proposals.
             memory = anderson.forget(memory, changed)
         return Verdict(accept, _State(size, memory, present), ~accept & (size < SHORTEST))
 
@@ -87,8 +87,8 @@ def first_accepted(
 ) -> tuple[Float[Array, ""], Any, Bool[Array, ""]]:
     """The first of the steps ρ, ρ/2, ρ/4, … whose trial `Backtracking` accepts.
 
-    Returns its size, the trial, and whether there is such a step. For updates that stand by themselves, such as those
-    of a batch, and do not remember the step before.
+    Returns its size, the trial, and whether there is such a step. For updates that do not depend on earlier steps, such
+    as those of a batch.
     """
     step = Backtracking(accelerate=False)
     psd = jnp.ones((), dtype=bool)
@@ -98,10 +98,10 @@ def first_accepted(
         trial, after = attempt(size)
         return size, trial, step.judge(state, None, before, after, psd)
 
-    def is_refused(carry):
+    def is_rejected(carry):
         verdict = carry[2]
         return ~verdict.accept & ~verdict.give_up
 
     start = judged(step.start(None, False))
-    size, trial, verdict = jax.lax.while_loop(is_refused, lambda carry: judged(carry[2].state), start)
+    size, trial, verdict = jax.lax.while_loop(is_rejected, lambda carry: judged(carry[2].state), start)
     return size, trial, verdict.accept

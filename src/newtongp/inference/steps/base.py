@@ -1,7 +1,7 @@
-"""How far the sites move towards the proposal, and when a move is refused.
+"""The interface of steps: how far the sites move towards the proposal, and when a trial is rejected.
 
-A step sees numbers, not models: whether the trial is sound (posterior and cavities proper, all values
-finite), the objective and the fixed-point residual before and after. It answers with a verdict.
+A step depends on numbers, not on models: whether the trial is sound (posterior and cavities proper, all values finite),
+and the objective and the fixed-point residual before and after. It returns a verdict.
 """
 
 import abc
@@ -14,28 +14,28 @@ from jaxtyping import Array, Bool, Float
 from ...numerics.gaussian import Sites
 
 SHORTEST = 1e-9
-"""A step below this changes nothing that double precision can see."""
+"""A shorter step changes nothing in double precision."""
 
 
 class Outcome(eqx.Module):
-    """What a step needs to know of one point."""
+    """The numbers of one point by which a step is judged."""
 
     sound: Bool[Array, ""]
     objective: Float[Array, ""]
     rounding: Float[Array, ""]
-    """Changes of the objective below this are rounding."""
+    """Smaller changes of the objective are rounding."""
     residual: Float[Array, ""]
     """Root mean square of the fixed-point residual over rows, in marginal standard deviations."""
 
     @classmethod
     def of_soundness(cls, sound: Bool[Array, ""]) -> "Outcome":
-        """Where nothing but soundness is known, or asked for."""
+        """An outcome of which only the soundness is known or relevant."""
         zero = jnp.zeros(())
         return cls(sound, zero, zero, zero)
 
 
 class Move(eqx.Module):
-    """Where a step starts from and where it is asked to go, with the fixed-point residuals of every row."""
+    """The start and the target of a step, with the fixed-point residuals of every row."""
 
     sites: Sites
     proposal: Sites
@@ -43,31 +43,31 @@ class Move(eqx.Module):
 
 
 class Verdict(eqx.Module):
-    """Whether the trial is accepted, the step's next state, and whether there is no point in going on."""
+    """Whether the trial is accepted, the step's next state, and whether to give up."""
 
     accept: Bool[Array, ""]
     state: Any
     give_up: Bool[Array, ""]
     stalled: Bool[Array, ""] | None = None
-    """Whether steps have been accepted for long without getting anywhere; None if this is not watched."""
+    """Whether many steps have been accepted without progress; None if this is not monitored."""
 
 
 class Step(eqx.Module):
     """A rule for step sizes."""
 
     monitors: ClassVar[str]
-    """What `history.objective` holds: "objective" or "residual"."""
+    """The quantity in `history.objective`: "objective" or "residual"."""
 
     @abc.abstractmethod
     def start(self, sites: Sites | None, stationary: bool, allows_psd_fallback: bool = False) -> Any:
-        """The state before the first step; None for the sites where only outcomes will be judged.
+        """The state before the first step; `sites` is None if only outcomes will be judged.
 
         `stationary` says whether the same sites always have the same proposal, `allows_psd_fallback` whether proposals
         without negative curvature are available as well.
         """
 
     def guards(self, state: Any) -> Bool[Array, ""] | None:
-        """Whether the next proposal is to be made without negative curvature; None if this is never asked for."""
+        """Whether the next proposal leaves out negative curvature; None if no proposal does."""
         return None
 
     @abc.abstractmethod
@@ -76,11 +76,11 @@ class Step(eqx.Module):
 
     @abc.abstractmethod
     def trial(self, state: Any, move: Move) -> tuple[Sites, Any]:
-        """The sites to try, and the state to judge them with."""
+        """The sites to try, and the state with which to judge them."""
 
     @abc.abstractmethod
     def judge(self, state: Any, move: Move | None, before: Outcome, after: Outcome, psd: Bool[Array, ""]) -> Verdict:
-        """Accept or refuse the trial; `psd` says whether its precisions are as PSD as the method promises.
+        """Accept or reject the trial; `psd` is whether its precisions are PSD, if the method guarantees that.
 
-        `move` is None where sites are not at hand, as between batches.
+        `move` is None where sites are not available, as between batches.
         """

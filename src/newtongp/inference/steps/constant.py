@@ -10,7 +10,7 @@ from .base import Step, Verdict
 
 
 class Constant(Step):
-    """The same ρ at every step, as in the paper. Stops at the first trial that is not sound.
+    """The same ρ in every step, as in the paper. It ends at the first trial that is not sound.
 
     >>> Constant(1.5)
     Traceback (most recent call last):

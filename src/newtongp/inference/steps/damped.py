@@ -16,31 +16,30 @@ from .constant import Constant
 _PATIENCE = 100
 """Accepted steps without progress after which a damped run ends."""
 
-
 _RECENT = 5
-"""How many residuals a damped step compares with."""
+"""The number of earlier residuals with which a new one is compared."""
 
 
 class _State(eqx.Module):
-    """ρ, the memory of the acceleration, and the residuals that the next ones are compared with."""
+    """ρ, the memory of the acceleration, and the residuals with which the next ones are compared."""
 
     size: Float[Array, ""]
     memory: Acceleration
     recent: Float[Array, " R"]
     """Residuals of the last accepted steps."""
     best: Float[Array, ""]
-    """The residual that the next ones have to be well below to count as progress."""
+    """A residual well below this counts as progress."""
     since: Any
-    """Accepted steps since there was any progress."""
+    """Accepted steps since the last progress."""
 
 
 class Damped(Step):
     """Steps for methods that have fixed points but no objective: power EP, posterior linearisation, ...
 
-    A trial is accepted when it is sound and its fixed-point residual does not exceed the largest of the last
-    few; otherwise ρ is halved. Once ρ is down to `patient` a growing residual is put up with, since it may
-    have to grow on the way to the fixed point. Where convergence is slow, Anderson acceleration is tried
-    first, and kept only if it is sound and lowers the residual.
+    A trial is accepted if it is sound and its fixed-point residual does not exceed the largest of the last few;
+    otherwise ρ is halved. Once ρ is at most `patient`, a growing residual is accepted, because it may have to grow on
+    the way to the fixed point. If convergence is slow, Anderson acceleration is tried first, and accepted only if it is
+    sound and lowers the residual.
 
     >>> Damped(accelerate=False).accelerate
     False
@@ -57,7 +56,7 @@ class Damped(Step):
         self.accelerate = flag(accelerate, "accelerate")
 
     def start(self, sites, stationary, allows_psd_fallback=False):
-        # A method that remembers (quasi-Newton) is no fixed map, and has nothing to extrapolate from.
+        # A method with a state (quasi-Newton) is not a fixed map, and cannot be extrapolated.
         memory = anderson.start(sites, self.accelerate and stationary)
         rho, recent = jnp.asarray(self.rho, dtype=float), jnp.full(_RECENT, jnp.inf)
         return _State(rho, memory, recent, jnp.asarray(jnp.inf), jnp.zeros((), dtype=int))
@@ -73,9 +72,9 @@ class Damped(Step):
         lower = after.residual < before.residual
         progress = after.sound & (after.residual < 0.9 * state.best)
         limit = jnp.max(jnp.where(jnp.isfinite(state.recent), state.recent, before.residual))
-        bearable = (after.residual <= limit) | (state.size <= self.patient)
+        acceptable = (after.residual <= limit) | (state.size <= self.patient)
         accelerated = state.memory.next
-        accept = after.sound & jnp.where(accelerated, lower & psd, bearable)
+        accept = after.sound & jnp.where(accelerated, lower & psd, acceptable)
         shorter = jnp.where(accelerated, state.size, 0.5 * state.size)
         longer = jnp.where(lower, jnp.minimum(1.0, 1.5 * state.size), state.size)
         recent = jnp.concatenate([state.recent[1:], after.residual[None]])

@@ -8,10 +8,10 @@ from .damped import Damped
 
 
 class DoubleLoop(Step):
-    """For power EP that does not come to rest: the double loop, slow but sure, and `Damped` steps from where it ends.
+    """For power EP that does not converge: the double loop, slow but reliable, followed by `Damped` steps.
 
-    An inner loop climbs a concave function of the sites, with the marginals that cavities are made from held; an outer
-    loop renews those. It takes at most `most` conditionings of the prior.
+    An inner loop maximises a concave function of the sites while the marginals from which cavities are computed are
+    fixed; an outer loop updates these marginals. It conditions the prior at most `most` times.
 
     >>> DoubleLoop(most=500).most
     500

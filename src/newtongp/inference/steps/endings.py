@@ -1,4 +1,4 @@
-"""What inference calls rounding, sound, converged, stuck and broken, with all rows at once or in batches."""
+"""The definitions of rounding, soundness, convergence and failure, for all rows at once and in batches."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ _ROUNDING = 1e-13
 
 
 def rounding_of(objective: Float[Array, ""], magnitude: Float[Array, ""]) -> Float[Array, ""]:
-    """Changes of an objective below this are rounding; `magnitude` is the sum of the absolute values of its terms."""
+    """Smaller changes of an objective are rounding; `magnitude` is the sum of the absolute values of its terms."""
     return _ROUNDING * (jnp.abs(objective) + magnitude + 1.0)
 
 
 def is_sound(posterior: Any, cavities: Any, *numbers: Any) -> Bool[Array, ""]:
-    """Whether a point can be gone on from: its posterior and cavities are proper, and these numbers finite."""
+    """Whether a point is usable: its posterior and cavities are proper, and these numbers are finite."""
     finite = jnp.ones((), dtype=bool)
     for number in numbers:
         finite = finite & jnp.isfinite(number)
@@ -46,15 +46,15 @@ def status_after(
     tol: Any,
     may_stall: bool,
 ) -> tuple[Bool[Array, ""], Any]:
-    """Whether a trial is gone on from, and how inference stands after it.
+    """Whether a trial is accepted, and the status of inference after it.
 
-    The `first` trial is the starting point itself, which is accepted if it is sound. `may_stall` says that nothing
-    falls for certain: other methods have an objective that does, however slowly the residual follows.
+    The `first` trial is the starting point itself, which is accepted if it is sound. `may_stall` is for methods without
+    an objective that falls in every step, however slowly the residual follows.
     """
     accept = jnp.where(first, True, verdict.accept)
     converged = accept & has_converged(largest, tol)
     status = jnp.where(converged, Status.CONVERGED.value, Status.RUNNING.value)
-    # A constant step has no shorter one to try: what is wrong with its trial is how it ends.
+    # A constant step cannot be shortened: it ends with the failure of its trial.
     ending = failure if isinstance(step, Constant) else Status.STEP_TOO_SMALL.value
     status = jnp.where(~accept & verdict.give_up, ending, status)
     if verdict.stalled is not None and may_stall:

@@ -1,0 +1,210 @@
+"""The energy as a function of the hyperparameters, and a record of its evaluations.
+
+L-BFGS uses only energies and gradients, so this record is its whole state. A run that was killed is repeated from the
+record, which takes no computation until the record ends.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._runtime.double import in_double, to_host
+from ..inference.compatibility import starts_from_sweep
+from ..inference.problem import Setup
+from ..inference.starts import START_PRECISIONS, inside_support, swept
+from ..kernels.definite import find_indefinite, is_own
+from ..numerics.gaussian import Sites
+from ..priors.markov import MarkovGP
+from ..results.status import Status
+from . import objective
+from .checkpoint import Checkpoint, fingerprint
+from .learned import with_values
+from .space import Space
+
+INNER_TOLERANCE = 1e-7
+"""The tolerance of inference in every evaluation."""
+
+
+class Entry(NamedTuple):
+    """One evaluation in the record."""
+
+    unconstrained: np.ndarray
+    energy: float
+    gradient: np.ndarray
+    status: int
+    steps: int
+
+
+class Evaluator:
+    """Energies and gradients, each from inference that starts at the last sites; and the record of all of them."""
+
+    def __init__(
+        self,
+        setup: Setup,
+        method: Any,
+        step: Any,
+        space: Space,
+        max_steps: int,
+        record_file: "RecordFile | None",
+        report_progress: Callable[[int, float], None],
+    ):
+        self.setup, self.method, self.step, self.space = setup, method, step, space
+        self.max_steps = max_steps
+        self.record_file, self.report_progress = record_file, report_progress
+        self.record: list[Entry] = []
+        self.replay: list[Entry] = []
+        positions = setup.bound.observed.shape[0]
+        initial = getattr(method, "initial_precision", 0.01)
+        self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
+        if starts_from_sweep(method, setup.bound.likelihood):
+            self.sites = to_host(swept(setup.problem, setup.data.x))
+        self.precisions = (-1.0, initial, *(precision for precision in START_PRECISIONS if precision > initial))
+        self.best: tuple[float, np.ndarray, Any] | None = None
+        self.last: Any = None
+        """The report of the last evaluation; None if that was read from the record of an earlier run."""
+        self.best_report: Any = None
+        """The report of the best evaluation."""
+        self.undefined = np.zeros(space.size, dtype=bool)
+        """Which free numbers had no finite derivative at some point with a finite energy."""
+        if record_file is not None:
+            self.replay, sites = record_file.read(space.size, self.sites)
+            self.sites = self.sites if sites is None else sites
+
+    def __call__(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
+        """The energy minus the log prior density, and its gradient; infinite where inference fails."""
+        entry = self._next(np.array(unconstrained, dtype=float))
+        penalty, slope = self.space.penalty(unconstrained)
+        total = entry.energy + penalty
+        if np.isfinite(total) and (self.best is None or total < self.best[0]):
+            self.best, self.best_report = (total, entry.unconstrained, self.sites), self.last
+        self.report_progress(len(self.record), total if self.best is None else self.best[0])
+        return total, entry.gradient + slope
+
+    def at(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
+        """As `__call__`, from the record if it contains this point."""
+        for entry in reversed(self.record):
+            if np.array_equal(entry.unconstrained, unconstrained):
+                penalty, slope = self.space.penalty(unconstrained)
+                return entry.energy + penalty, entry.gradient + slope
+        return self(unconstrained)
+
+    def _next(self, unconstrained: np.ndarray) -> Entry:
+        number = len(self.record)
+        if number < len(self.replay):
+            entry = self.replay[number]
+            if not np.array_equal(entry.unconstrained, unconstrained):
+                assert self.record_file is not None
+                raise self.record_file.file.of_another_fit(f": its evaluation {number} was at another point")
+            self.record.append(entry)
+            self.last = None
+            return entry
+        entry = self._evaluate(unconstrained)
+        self.record.append(entry)
+        if self.record_file is not None:
+            self.record_file.write(self.record, self.sites)
+        return entry
+
+    def report_at(self, unconstrained: np.ndarray, sites: Sites) -> Any:
+        """The report of inference with these hyperparameters, from these sites."""
+        self.sites = sites
+        self._evaluate(unconstrained)
+        return self.last
+
+    @in_double
+    def _evaluate(self, unconstrained: np.ndarray) -> Entry:
+        if not self._is_definite(unconstrained):
+            return Entry(unconstrained, np.inf, np.zeros_like(unconstrained), Status.IMPROPER_POSTERIOR.value, 0)
+        evaluation = None
+        # From the last sites; if that fails, from the prior, or from sites that hold f near the prior mean.
+        for precision in self.precisions:
+            evaluation = self._from(unconstrained, self.sites, precision)
+            if evaluation.usable:
+                break
+        assert evaluation is not None
+        if not evaluation.usable and self.best is None:
+            # No evaluation has succeeded yet: the density may be zero at the prior mean.
+            model = with_values(self.space.slots, self.setup.model, self.space.values_at(unconstrained))
+            for sites in inside_support(self.setup.with_model(model).problem):
+                evaluation = self._from(unconstrained, sites, -1.0)
+                if evaluation.usable:
+                    break
+        self.last = evaluation.report
+        status, steps = int(evaluation.report.status), int(evaluation.report.steps)
+        if not evaluation.usable:
+            self.undefined |= ~np.isfinite(np.asarray(evaluation.gradient)) & np.isfinite(
+                float(evaluation.report.energy)
+            )
+            return Entry(unconstrained, np.inf, np.zeros_like(unconstrained), status, steps)
+        self.sites = to_host(evaluation.report.sites)
+        return Entry(unconstrained, float(evaluation.report.energy), np.asarray(evaluation.gradient), status, steps)
+
+    def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
+        """Inference from these sites, or from sites of this precision at the prior mean."""
+        return objective.evaluate(
+            self.space.slots,
+            self.setup.bound,
+            unconstrained,
+            self.method,
+            self.step,
+            sites,
+            precision,
+            self.max_steps,
+            INNER_TOLERANCE,
+        )
+
+    def _is_definite(self, unconstrained: np.ndarray) -> bool:
+        """Whether the kernel is positive semi-definite at these values; only users' own kernels are checked."""
+        setup = self.setup
+        kernel = getattr(setup.model.prior, "kernel", None)
+        if kernel is None or not is_own(kernel):
+            return True
+        prior = with_values(self.space.slots, setup.model, self.space.values_at(unconstrained)).prior
+        return find_indefinite(prior.kernel, setup.data.x, isinstance(prior, MarkovGP)) is None
+
+
+class RecordFile:
+    """A checkpoint that contains the record of all evaluations, and the last sites."""
+
+    def __init__(self, path: Any, setup: Setup, choices: Any, space: Space, inference_steps: int):
+        data = setup.data
+        arrays = data.x, data.y, data.observed, space.specifications[0]
+        mark = fingerprint((setup.model, choices), arrays, (space.slots, inference_steps))
+        self.file = Checkpoint(path, "newtongp fit checkpoint", mark)
+
+    def read(self, size: int, like: Sites) -> tuple[list[Entry], Sites | None]:
+        """The record and sites of an earlier run, if any, with `size` free numbers and sites shaped as `like`."""
+        written = self.file.read()
+        if written is None:
+            return [], None
+        array = functools.partial(self.file.array, written)
+        unconstrained = array("free", "f", None, size)
+        count = len(unconstrained)
+        energy, gradient = array("energy", "f", count), array("gradient", "f", count, size)
+        status, steps = array("status", "i", count), array("steps", "i", count)
+        sites = Sites(array("linear", "f", *like.linear.shape), array("precision", "f", *like.precision.shape))
+        if np.any(np.isnan(energy) | (energy == -np.inf)):
+            raise self.file.unusable("energies must be numbers, or infinite where inference broke down")
+        if not all(np.all(np.isfinite(part)) for part in (unconstrained, gradient, sites.linear, sites.precision)):
+            raise self.file.unusable("free, gradient, linear and precision must be finite")
+        if not np.all(np.isin(status, list(Status))):
+            raise self.file.unusable("status must hold endings of inference")
+        rows = zip(unconstrained, energy.tolist(), gradient, status.tolist(), steps.tolist(), strict=True)
+        return [Entry(*row) for row in rows], sites
+
+    def write(self, record: list[Entry], sites: Sites, now: bool = False) -> None:
+        """Replace the file, if that is due or `now` is set."""
+        if not record or not (now or self.file.is_due()):
+            return
+        self.file.write(
+            {
+                "free": np.stack([entry.unconstrained for entry in record]),
+                "energy": np.array([entry.energy for entry in record]),
+                "gradient": np.stack([entry.gradient for entry in record]),
+                "status": np.array([entry.status for entry in record]),
+                "steps": np.array([entry.steps for entry in record]),
+                "linear": np.asarray(sites.linear),
+                "precision": np.asarray(sites.precision),
+            }
+        )

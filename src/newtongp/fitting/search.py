@@ -1,0 +1,194 @@
+"""The search for the lowest energy: SciPy's L-BFGS-B from several starts, and the release of weak priors."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import scipy.optimize
+
+from ..results.status import Status
+from .evaluator import Evaluator
+from .standard_errors import Spread, curvature
+
+
+class Search(NamedTuple):
+    """Where a search from one start ended, and why."""
+
+    total: float
+    unconstrained: np.ndarray
+    status: Status
+    iterations: int
+
+
+def search(evaluator: Evaluator, start: np.ndarray, max_steps: int, tol: float, trace: list[float]) -> Search:
+    """L-BFGS-B from one start, repeated from its end point while that is not an optimum and the energy falls."""
+    if max_steps == 0:
+        return Search(evaluator.at(start)[0], start, Status.MAX_STEPS, 0)
+    lowest, iterations, status = _Lowest(evaluator, start), 0, Status.NON_FINITE
+    if not np.isfinite(lowest.total):
+        return Search(np.inf, start, status, 0)
+    for _ in range(_ROUNDS):
+        before = lowest.total
+        status, taken = _descend(lowest, max_steps - iterations, tol, trace)
+        iterations += taken
+        if status is Status.CONVERGED:
+            break
+        if iterations >= max_steps or not lowest.total < before - _DECREASE * max(1.0, abs(before)):
+            break
+    return Search(lowest.total, lowest.unconstrained, status, iterations)
+
+
+_ROUNDS = 5
+_DECREASE = 1e-12
+"""The smallest relative decrease of the energy with which a descent continues."""
+
+
+class _Lowest:
+    """The energy as a function of the free numbers divided by their units, and its lowest point so far."""
+
+    def __init__(self, evaluator: Evaluator, start: np.ndarray):
+        self.evaluator, self.units = evaluator, evaluator.space.units
+        low, high = np.asarray(evaluator.space.bounds(start)).T
+        self.low, self.high = low / self.units, high / self.units
+        self.scaled = np.clip(start / self.units, self.low, self.high)
+        inside = np.array_equal(self.scaled, start / self.units)
+        self.unconstrained = start if inside else self.scaled * self.units
+        self.total, slope = evaluator.at(self.unconstrained)
+        self.slope = slope * self.units
+
+    def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        """The energy and its slope; a wall that stops a line search where the energy is far too high or not finite."""
+        if np.array_equal(scaled, self.scaled):
+            return self.total, self.slope
+        unconstrained = scaled * self.units
+        total, slope = self.evaluator(unconstrained)
+        height = 1e3 * (1.0 + abs(self.total))
+        # An energy of 1e20 and its slope would tell a line search nothing: rounding hides how far to turn back.
+        if np.isfinite(total) and total < self.total + height:
+            if total < self.total:
+                self.total, self.unconstrained, self.scaled, self.slope = (
+                    total,
+                    unconstrained,
+                    np.array(scaled),
+                    slope * self.units,
+                )
+            return total, slope * self.units
+        away = scaled - self.scaled
+        return self.total + height, height * away / max(float(away @ away), 1e-12)
+
+    @property
+    def open_slope(self) -> np.ndarray:
+        """The slope in the directions that the bounds allow."""
+        return self.scaled - np.clip(self.scaled - self.slope, self.low, self.high)
+
+
+def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) -> tuple[Status, int]:
+    """L-BFGS-B from the lowest point; returns how it ended and the number of iterations.
+
+    With bounds, the first step that SciPy tries is the whole gradient, however long. Energies and tolerances are
+    therefore divided by the length of the first gradient, if it exceeds 1, so that this step has length 1 at most.
+    """
+    scale = 1.0 / max(1.0, float(np.sqrt(np.sum(lowest.open_slope**2))))
+    size = max(1.0, abs(lowest.total))
+
+    def measured(scaled: np.ndarray) -> tuple[float, np.ndarray]:
+        total, slope = lowest(scaled)
+        return scale * total, scale * slope
+
+    optimum = scipy.optimize.minimize(
+        measured,
+        lowest.scaled,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=list(zip(lowest.low.tolist(), lowest.high.tolist(), strict=True)),
+        callback=lambda _: trace.append(lowest.total),
+        options={
+            "maxiter": max_steps,
+            "maxfun": 20 * max_steps + 20,
+            "ftol": _DECREASE * size * scale / max(1.0, size * scale),
+            "gtol": tol * scale,
+            "maxls": 30,
+        },
+    )
+    # SciPy also reports success if a step has changed nothing, for whatever reason. The slope must be small as well, or
+    # the curvature along the last steps must show that nothing is left to gain.
+    slope = lowest.open_slope
+    steepest, allowed = float(np.max(np.abs(slope), initial=0.0)), 1e2 * tol
+    if optimum.status == 1:
+        return Status.CONVERGED if steepest < tol else Status.MAX_STEPS, int(optimum.nit)
+    gain = scale * float(slope @ optimum.hess_inv(slope)) if optimum.hess_inv.n_corrs > 0 else np.inf
+    ended = steepest < allowed or 0.0 <= gain < allowed**2
+    return Status.CONVERGED if ended else Status.STEP_TOO_SMALL, int(optimum.nit)
+
+
+def lowest_of(searches: list[Search]) -> Search:
+    """The search with the lowest energy."""
+    return min(searches, key=lambda search: search.total)
+
+
+def starts_of(evaluator: Evaluator, restarts: int, key: Any) -> Iterator[np.ndarray]:
+    """Starting points of searches: the best of several candidates, then random points."""
+    space = evaluator.space
+    if space.size == 0:
+        evaluator(space.middle)
+        return
+    for unconstrained in space.starts():
+        evaluator.at(unconstrained)
+    yield space.middle if evaluator.best is None else evaluator.best[1]
+    if restarts == 0:
+        return
+    keys = jax.random.split(key, restarts)
+    low, high = np.asarray(space.bounds(space.middle)).T
+    for number in range(restarts):
+        noise = np.asarray(jax.random.normal(keys[number], (space.size,)))
+        yield np.clip(space.middle + 1.5 * noise * space.units, low, high)
+
+
+_KNOWN = 2.0
+"""The largest standard error, of a logarithm, with which the data determine a value."""
+_STEEP = 0.5
+"""A slope of the weak prior above which the data may determine the value elsewhere."""
+
+
+def release_weak_priors(
+    evaluator: Evaluator, lowest: Search, max_steps: int, tol: float, trace: list[float]
+) -> tuple[Search, np.ndarray | None]:
+    """The optimum without the weak priors that pull at what the data determine, and its curvature if known.
+
+    A weak prior is for parameters that the data leave open. Where it has an influence, the search continues without it.
+    If that reaches an optimum with a curvature of its own, the data determine the parameter; otherwise the weak prior
+    is restored.
+    """
+    hessian = None
+    for _ in range(_ROUNDS):
+        space = evaluator.space
+        _, pull = space.pull(lowest.unconstrained)
+        held = pull != 0.0
+        if lowest.status is not Status.CONVERGED or not np.any(held):
+            break
+        if hessian is None:
+            hessian = curvature(evaluator, lowest.unconstrained, space.units)
+        if hessian is None:
+            break
+        released = held & (_is_known(evaluator, lowest.unconstrained, hessian) | (np.abs(pull) > _STEEP))
+        if np.any(released):
+            evaluator.space = space.release(released)
+            further = search(evaluator, lowest.unconstrained, max_steps, tol, trace)
+            beyond = (
+                curvature(evaluator, further.unconstrained, space.units) if further.status is Status.CONVERGED else None
+            )
+            if beyond is not None and np.all(_is_known(evaluator, further.unconstrained, beyond)[released]):
+                lowest, hessian = further, beyond
+                evaluator.best, evaluator.best_report = (further.total, further.unconstrained, evaluator.sites), None
+                continue
+            evaluator.space = space
+        evaluator.space.undetermined = space.names_of(held)
+        break
+    return lowest, hessian
+
+
+def _is_known(evaluator: Evaluator, unconstrained: np.ndarray, hessian: np.ndarray) -> np.ndarray:
+    """Which free numbers are determined without weak priors, by the data and the priors that a user gave."""
+    weak = curvature(evaluator.space.pull, unconstrained, evaluator.space.units)
+    return Spread.of(hessian - weak).errors < _KNOWN if weak is not None else np.zeros(unconstrained.shape, dtype=bool)
