@@ -1,13 +1,14 @@
 """Findings: properties of a result that deserve a second look."""
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double
 from ..inputs.data import Data
 from ..likelihoods.base import over_rows
@@ -203,7 +204,8 @@ def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Findin
         not_checked.append("where the heuristic clips, because the quasi-Newton matrices were not kept")
         return
     bare = Method(method.target, method.curvature, None, method.cubature)
-    lowest = np.asarray(_lowest_precisions(bare, Rows.of(result, np.arange(result.data.observed.size))))
+    rows = Rows.of(result, np.arange(result.data.observed.size))
+    lowest = np.asarray(rows.map(functools.partial(_lowest_precisions, bare)))
     clipped = _worst_first(lowest < 0.0, -lowest)
     if clipped.size:
         yield Finding(
@@ -217,7 +219,7 @@ def _warn_of_clipping(result: Result, not_checked: list[str]) -> Iterator[Findin
 
 
 @in_double
-@jax.jit
+@compiled
 def _lowest_precisions(method: Method, rows: Rows) -> Float[Array, " N"]:
     """The smallest diagonal entry of every row's proposed precision."""
 

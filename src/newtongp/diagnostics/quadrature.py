@@ -1,6 +1,7 @@
 """Estimates of quadrature error at the sites of a result."""
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double
 from ..inputs.data import Data
 from ..likelihoods.base import (
     Likelihood,
     at_rows,
+    in_size_class,
     over_rows,
     row_expected_log_prob,
     row_log_expected_power,
@@ -46,6 +49,10 @@ class Rows(NamedTuple):
         marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
         own_likelihood = taken.likelihood(at_rows(likelihood, rows))
         return cls(own_likelihood, taken.y, taken.observed, marginal, site, residual_covariance)
+
+    def map(self, function: Callable[["Rows"], Any]) -> Any:
+        """`function(rows)`, with one entry per row, for rows that are filled up to a size class."""
+        return in_size_class(lambda *parts: function(Rows(*parts)), *self)
 
 
 class QuadratureError(NamedTuple):
@@ -114,7 +121,7 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
     if rows.size == 0:
         return NotEstimated(None)
     seen = Rows.of(result, rows)
-    energies = np.asarray(_energy_errors(method.cubature, finer, power, seen))
+    energies = np.asarray(seen.map(functools.partial(_energy_errors, method.cubature, finer, power)))
     energies = np.where(np.isfinite(energies), energies, 0.0)
     energy = float(np.sum(energies)) * float(np.sum(result.data.observed)) / rows.size
     means = precisions = None
@@ -125,7 +132,7 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
         and method.safeguard is None
         and method.target.name in ("vi", "power_ep")
     ):
-        means, precisions = (np.asarray(each) for each in _moves(method, finer, seen))
+        means, precisions = (np.asarray(part) for part in seen.map(functools.partial(_moves, method, finer)))
     return QuadratureError(rule, finer, rows, energies, energy, means, precisions)
 
 
@@ -155,7 +162,7 @@ def rule_words(rule: Cubature) -> str:
 
 
 @in_double
-@functools.partial(jax.jit, static_argnums=(1, 2))
+@functools.partial(compiled, static_argnums=(1, 2))
 def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | None, rows: Rows) -> Float[Array, " N"]:
     """The error of every row's contribution to the energy: the VFE, or the power EP energy."""
 
@@ -196,7 +203,7 @@ def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power
 
 
 @in_double
-@functools.partial(jax.jit, static_argnums=1)
+@functools.partial(compiled, static_argnums=1)
 def _moves(method: Method, finer: Cubature, rows: Rows) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
     """The changes of every row's mean and site precision by its own update with the finer rule."""
     by_finer = Method(method.target, method.curvature, None, finer)

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._runtime.compilation import Effort
 from .._runtime.double import in_double, to_host
 from ..inference.compatibility import starts_from_sweep
+from ..inference.loop import effort_for
 from ..inference.problem import Setup
 from ..inference.starts import START_PRECISIONS, inside_support, swept
 from ..kernels.definite import find_indefinite, is_own
@@ -55,6 +57,8 @@ class Evaluator:
         self.record_file, self.report_progress = record_file, report_progress
         self.record: list[Entry] = []
         self.replay: list[Entry] = []
+        # Gradients need far more memory when they are compiled with full effort.
+        self.effort: Effort = "low" if effort_for(setup, method) == "low" else "medium"
         positions = setup.bound.observed.shape[0]
         initial = getattr(method, "initial_precision", 0.01)
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
@@ -152,6 +156,7 @@ class Evaluator:
             precision,
             self.max_steps,
             INNER_TOLERANCE,
+            effort=self.effort,
         )
 
     def _is_definite(self, unconstrained: np.ndarray) -> bool:

@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 import scipy.optimize
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double
 from ..inputs.data import Data
 from ..kernels import Active, Product, Sum
-from ..likelihoods.base import Likelihood, over_rows, row_covariance, row_log_prob, row_mean
+from ..likelihoods.base import Likelihood, map_row_parameters, over_rows, row_covariance, row_log_prob, row_mean
 from ..means import Constant
 from ..model import Model
+from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
@@ -73,9 +75,13 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
     start = np.zeros(latents)
     if _is_location(likelihood):
         start[0] = np.median(data.y[selected])
+    size = size_class(selected.size)
+    filled = map_row_parameters(lambda values: fill_rows(values, size), likelihood)
+    y = fill_rows(data.y, size)
+    counted = np.append(selected, np.zeros(size - selected.size, dtype=bool))
 
     def loss(f: np.ndarray) -> tuple[float, np.ndarray]:
-        value, slope = (np.asarray(part) for part in _loss_of_a_constant(f, likelihood, data.y, selected))
+        value, slope = (np.asarray(part) for part in _loss_of_a_constant(f, filled, y, counted))
         # Where the density is zero or overflows, the search has to turn back.
         return (
             (float(value), slope) if np.isfinite(value) and np.all(np.isfinite(slope)) else (_WALL, np.zeros(latents))
@@ -90,7 +96,7 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
     return mean, _latent_variances(likelihood, mean, data.y[selected])
 
 
-@jax.jit
+@compiled
 @jax.value_and_grad
 def _loss_of_a_constant(f, likelihood: Likelihood, y, selected):
     """Minus the mean log density of the selected rows, with latents f in every row."""

@@ -29,7 +29,7 @@ from ..results.status import ConvergenceWarning, Status
 from ..validation.arguments import as_key, flag, tolerance, whole
 from .compatibility import check_choices, starts_from_sweep
 from .double_loop import descend
-from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop
+from .loop import Loop, Report, Trail, effort_for, report_of, run_slice, start_loop
 from .problem import Setup
 from .solve import CLOSE
 from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
@@ -112,6 +112,7 @@ class Run:
         rows, latents = setup.data.x.shape[0], self.model.prior.num_latents
         memory.require_nodes(method.cubature, rows, latents)
         nodes = 1 if method.cubature is None else len(method.cubature.rule(latents)[1])
+        self.effort = effort_for(setup, method)
         self.takes_long = max(setup.memory, rows * nodes) > _SMALL
         self.given = None
         if sites is not None:
@@ -173,12 +174,11 @@ class Run:
 
     def advance(self, loop: Loop, until: int, track: "_Track") -> Loop:
         """Continue until `until` steps have been accepted or inference has ended."""
-        quickly = not in_blocks(self.problem, self.method)
         while int(loop.status) == Status.RUNNING.value and int(loop.steps) < until:
             before, started = max(0, int(loop.steps)), time.perf_counter()
             near = min(until, before + _CAPACITY)
             arguments = self.problem, self.method, self.step, loop, near, self.tol, track.trials
-            loop, remaining = _wait_for(run_slice(*arguments, quickly=quickly))
+            loop, remaining = _wait_for(run_slice(*arguments, effort=self.effort))
             track.note(loop, before, int(remaining), time.perf_counter() - started)
         return loop
 
@@ -248,9 +248,7 @@ class Run:
 
     def condition(self, sites: Sites) -> Callable[[], Any]:
         """A function that returns q(f) given the sites of all positions."""
-        return functools.partial(
-            posterior_of, self.model.prior, self.problem.workspace, sites, self.data.x.shape[0]
-        )
+        return functools.partial(posterior_of, self.model.prior, self.problem.workspace, sites, self.data.x.shape[0])
 
     def result(self, report: Report) -> Result:
         """The result that users receive."""

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from ..numerics.size_classes import fill_rows, first_rows, size_class
 from ..validation.arguments import one_number, traced
 from ..validation.numbers import parameter
 from . import support as supports
@@ -287,6 +288,14 @@ def with_row_parameters(likelihood: Likelihood, **values: Any) -> Likelihood:
 
 def _replaced(likelihood: Likelihood, name: str, value: Any) -> Likelihood:
     return eqx.tree_at(lambda tree: tree.row_parameter(name), likelihood, value)
+
+
+def in_size_class(function: Callable, likelihood: Likelihood, *rows: Any) -> Any:
+    """`function(likelihood, *rows)`, compiled, with one entry per row, for rows that are filled up to a size class."""
+    count = jax.tree.leaves(rows)[0].shape[0]
+    size = size_class(count)
+    filled = map_row_parameters(lambda values: fill_rows(values, size), likelihood)
+    return first_rows(function(filled, *fill_rows(rows, size)), count)
 
 
 _BLOCK = 1024

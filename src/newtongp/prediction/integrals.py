@@ -1,6 +1,7 @@
 """Expectations over the latents of all rows, in blocks: moments, class probabilities, log densities and draws of y."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,9 +10,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
 from ..likelihoods import host
-from ..likelihoods.base import Likelihood, over_rows, row_covariance, row_mean, row_probabilities, row_sample
+from ..likelihoods.base import (
+    Likelihood,
+    in_size_class,
+    over_rows,
+    row_covariance,
+    row_mean,
+    row_probabilities,
+    row_sample,
+)
 from ..methods.expectation import log_expected_density
 from ..methods.nodes import moment_rule, place_nodes
 from ..numerics.cubature import Cubature, QuasiRandom, has_negative_weights, nodes_and_weights
@@ -89,14 +99,15 @@ def predictive_moments(likelihood, cubature, latent: Gaussian) -> tuple[np.ndarr
         if moments is not None:
             mean, variance = (np.broadcast_to(part, latent.mean.shape[:1]) for part in moments)
             return mean[:, None], variance[:, None, None]
-    mean, covariance = to_host(in_double(_moments_at_nodes)(likelihood, cubature, latent))
+    moments_at = functools.partial(in_double(_moments_at_nodes), cubature)
+    mean, covariance = to_host(in_size_class(moments_at, likelihood, latent))
     # If a mean overflows, so does the spread around it.
     lost = np.isinf(mean)[:, :, None] | np.isinf(mean)[:, None, :]
     return mean, np.where(lost & np.isnan(covariance), np.inf, covariance)
 
 
-@jax.jit
-def _moments_at_nodes(likelihood, cubature, latent: Gaussian):
+@compiled
+def _moments_at_nodes(cubature, likelihood, latent: Gaussian):
     def row(likelihood, gaussian):
         rule = _moment_rule(cubature, likelihood)
         nodes, weights, _, _ = nodes_and_weights(rule, gaussian)
@@ -110,10 +121,14 @@ def _moments_at_nodes(likelihood, cubature, latent: Gaussian):
     return _over_rows(likelihood, row, latent)
 
 
-@jax.jit
-def class_probabilities(likelihood, cubature, latent: Gaussian) -> Float[Array, "M K"]:
+@in_double
+def class_probabilities(likelihood, cubature, latent: Gaussian) -> np.ndarray:
     """P(y = k) of every class k, by nodes."""
+    return np.asarray(in_size_class(functools.partial(_class_probabilities, cubature), likelihood, latent))
 
+
+@compiled
+def _class_probabilities(cubature, likelihood, latent: Gaussian) -> Float[Array, "M K"]:
     def row(likelihood, gaussian):
         nodes = place_nodes(likelihood, gaussian, cubature, True, _without_negative_weights)
         unscaled = nodes.weights @ jax.vmap(lambda f: row_probabilities(likelihood, f))(nodes.points)
@@ -127,14 +142,15 @@ def log_densities(likelihood, cubature, latent: Gaussian, y: np.ndarray) -> np.n
     """log E[p(y | f)] of each row: exact for up to two latents that need nodes, by the method's rule for more."""
     rows = Rows(likelihood, to_host(latent))
     if rows.nodal > 2:
-        return np.asarray(_log_densities_at_nodes(likelihood, cubature, latent, y))
+        at_nodes = functools.partial(_log_densities_at_nodes, cubature)
+        return np.asarray(in_size_class(at_nodes, likelihood, latent, y))
     values, errors = in_blocks(densities.log_densities, rows, np.asarray(y))
     warn_of_errors("densities of y", errors, np.arange(rows.count))
     return values
 
 
-@jax.jit
-def _log_densities_at_nodes(likelihood, cubature, latent: Gaussian, y: Float[Array, "M P"]) -> Float[Array, " M"]:
+@compiled
+def _log_densities_at_nodes(cubature, likelihood, latent: Gaussian, y: Float[Array, "M P"]) -> Float[Array, " M"]:
     def row(likelihood, gaussian, y):
         return log_expected_density(likelihood, y, gaussian, cubature, refine=_without_negative_weights)
 

@@ -7,12 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
 from ..inputs.data import check_indexes, read_data, read_inputs
 from ..likelihoods.base import Likelihood, rows_given, with_row_parameters
 from ..model import Model
 from ..numerics.cubature import Cubature, PointRule
 from ..numerics.gaussian import Gaussian, Sites, add_covariance, cavity
+from ..numerics.size_classes import fill_rows, first_rows, size_class
 from ..priors.temporal import TemporalPosterior
 from ..results.result import Result
 from ..results.status import ConvergenceWarning
@@ -90,7 +92,9 @@ def left_out(result: Result, what: str, otherwise: str) -> tuple[Gaussian, np.nd
             ConvergenceWarning,
             stacklevel=4,
         )
-    cavities, proper = to_host(_cavities(result.site_marginals, result.sites))
+    rows = result.sites.linear.shape[0]
+    filled = fill_rows((result.site_marginals, result.sites), size_class(rows))
+    cavities, proper = first_rows(to_host(_cavities(*filled)), rows)
     if result.site_marginals is not result.marginals:
         cavities = add_covariance(cavities, result.marginals.covariance - result.site_marginals.covariance)
     usable = result.data.observed & proper
@@ -101,7 +105,7 @@ def _like(mask: np.ndarray, array: np.ndarray) -> np.ndarray:
     return mask.reshape(mask.shape + (1,) * (array.ndim - 1))
 
 
-@jax.jit
+@compiled
 def _cavities(marginals: Gaussian, sites: Sites) -> Any:
     cavities = jax.vmap(lambda marginal, site: cavity(marginal, site, 1.0))(marginals, sites)
     return cavities.gaussian, cavities.proper

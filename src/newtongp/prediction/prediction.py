@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from .._runtime.double import in_double
 from ..likelihoods.base import Likelihood
 from ..numerics.cubature import Cubature
 from ..numerics.gaussian import Gaussian
@@ -62,7 +61,7 @@ class Prediction:
         """P(y = k) of every class or level k, (M, K), for likelihoods of classes."""
         with explained():
             if self.likelihood.num_latents > 1:
-                return np.asarray(in_double(class_probabilities)(self.likelihood, self._cubature, self.latent))
+                return class_probabilities(self.likelihood, self._cubature, self.latent)
             return in_blocks(densities.probabilities, Rows(self.likelihood, self.latent))
 
     def quantile(self, p: Any) -> np.ndarray:

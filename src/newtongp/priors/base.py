@@ -98,13 +98,12 @@ class Posterior(eqx.Module):
     marginals: eqx.AbstractVar[Any]
     log_normaliser: eqx.AbstractVar[Any]
 
-
     @abc.abstractmethod
     def predict(self, x: Any) -> Gaussian:
         """The marginals of f at new inputs (M, P)."""
 
     def without_marginals(self) -> "Posterior":
-        """The posterior as compiled functions take it: its arrays are of a size class, but marginals are of the data."""
+        """The posterior as compiled functions take it: its other arrays are of a size class."""
         return eqx.tree_at(lambda posterior: posterior.marginals, self, None, is_leaf=lambda leaf: leaf is None)
 
     @abc.abstractmethod

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from .._runtime.compilation import compiled
 from .._runtime.double import on_host
 from ..kernels import Independent, Kernel, diagonals, grams, num_latents
 from ..means import as_mean
@@ -421,7 +422,7 @@ class DensePosterior(Posterior):
         return draws_of(self.joint(x), key, n, x.shape[0])
 
 
-@jax.jit
+@compiled
 def _predict(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussian, Bool[Array, "M D"]]:
     """The marginals, and which variances were lost."""
     cross, half, negative_half = _halves(posterior, x)
@@ -434,7 +435,7 @@ def _predict(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussia
     return Gaussian(_mean(posterior, x, cross), jax.vmap(small.small_covariance)(blocks)), lost
 
 
-@jax.jit
+@compiled
 def _joint(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussian, Bool[Array, "M D"]]:
     cross, half, negative_half = _halves(posterior, x)
     prior = grams(posterior.prior.kernel, x, x)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._runtime.compilation import compiled
 from .._runtime.double import on_host
 from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
@@ -266,7 +267,7 @@ class LinearPosterior(Posterior):
         return half, jnp.asarray(self.weights.mean).reshape(half.shape[1:])
 
 
-@jax.jit
+@compiled
 def _predict(posterior: LinearPosterior, x: Float[Array, "M P"]) -> Gaussian:
     half, mean = posterior._at(x)
     return Gaussian(x @ mean.T, weight_space.covariances(half, x[None]))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
 from ..kernels import Independent, Kernel, latent_kernels, num_latents
 from ..means import as_mean
@@ -247,7 +248,7 @@ class MarkovPosterior(TemporalPosterior):
         return first_rows(to_host(_one_step_ahead(self.without_marginals())), self.marginals.mean.shape[0])
 
 
-@jax.jit
+@compiled
 def _state(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, ""]]:
     """The states, and whether square roots have more digits."""
     spread, information = kalman.largest(posterior.held.covariance), kalman.largest(posterior.held.matrix)
@@ -260,7 +261,7 @@ def _state(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian
     return Gaussian(mean, covariance), ~_has_negative_sites(posterior) & (jnp.any(lossy) | posterior.lossy)
 
 
-@jax.jit
+@compiled
 def _predict(
     posterior: MarkovPosterior, x: Float[Array, "M 1"]
 ) -> tuple[Gaussian, Bool[Array, "M D"], Bool[Array, ""]]:
@@ -287,7 +288,7 @@ def _has_negative_sites(posterior: MarkovPosterior) -> Bool[Array, ""]:
     return kalman.is_negative((kalman.scalar_sites(posterior.precision, posterior.centred_linear)[1],))
 
 
-@functools.partial(jax.jit, static_argnums=2)
+@functools.partial(compiled, static_argnums=2)
 def _carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], query: str) -> Gaussian:
     """The results of `_predict`, `_state` and `_joint`, by square roots on a chain that includes the new inputs."""
     return careful_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), 0.0, query)
@@ -338,7 +339,7 @@ def _merge(posterior: MarkovPosterior, times: Float[Array, " M"]):
     return chain, precision, centred_linear, where
 
 
-@jax.jit
+@compiled
 def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
     times = posterior.times
     before = jnp.concatenate([times[:1], times[:-1]])
@@ -348,12 +349,12 @@ def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
     return Gaussian(mean[posterior.order], covariance[posterior.order])
 
 
-@jax.jit
+@compiled
 def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, ""]]:
     return joint_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x))
 
 
-@functools.partial(jax.jit, static_argnums=(3, 4))
+@functools.partial(compiled, static_argnums=(3, 4))
 def _draw(
     posterior: MarkovPosterior, key: Any, x: Float[Array, "M 1"], n: int, carefully: bool
 ) -> Float[Array, "n M D"]:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double, on_host, to_host
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
 from ..means import as_mean
@@ -318,7 +319,7 @@ class SparsePosterior(Posterior):
         return self.prior.mean.means(x) + weight_space.times(features, jnp.asarray(self.whitened_mean))
 
 
-@jax.jit
+@compiled
 def _predict(posterior: SparsePosterior, x: Float[Array, "R P"]) -> Gaussian:
     features, residual_covariance = posterior.projection.at(posterior.prior.kernel, x)
     covariance = weight_space.covariances(jnp.asarray(posterior.half), features, triangular=True)

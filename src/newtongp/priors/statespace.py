@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
@@ -303,7 +304,7 @@ class StateSpacePosterior(TemporalPosterior):
         return inputs, Sites(linear, precision), inputs.position[known.size :]
 
 
-@jax.jit
+@compiled
 def _marginals_at(
     prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any
 ) -> tuple[Gaussian, Bool[Array, "M D"], Bool[Array, ""]]:
@@ -316,7 +317,7 @@ def _marginals_at(
     return *jax.tree.map(lambda leaf: leaf[chosen], marginals), lossy
 
 
-@jax.jit
+@compiled
 def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
     workspace = prior.prepare(inputs)
     mean, covariance, posterior = kalman.smoothed_states(
@@ -325,7 +326,7 @@ def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any
     return Gaussian((workspace.state_mean + mean)[chosen], covariance[chosen]), posterior.lossy
 
 
-@functools.partial(jax.jit, static_argnums=4)
+@functools.partial(compiled, static_argnums=4)
 def _carefully(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, query: str) -> Gaussian:
     """The results of `_marginals_at`, `_states_at` and `_joint_at`, by square roots."""
     workspace = prior.prepare(inputs)
@@ -338,19 +339,19 @@ def _chain(workspace: ChainWorkspace, sites: Sites, chosen: Any) -> tuple[kalman
     return workspace.chain, sites.precision, linear, chosen, workspace.mean[chosen]
 
 
-@jax.jit
+@compiled
 def _one_step_ahead(prior: StateSpaceModel, inputs: _Steps, sites: Sites) -> Gaussian:
     workspace = prior.prepare(inputs)
     mean, covariance = kalman.predicted(workspace.chain, sites.precision, sites.centred_linear(workspace.mean))
     return Gaussian((workspace.mean + mean)[inputs.position], covariance[inputs.position])
 
 
-@jax.jit
+@compiled
 def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
     return joint_query(*_chain(prior.prepare(inputs), sites, chosen))
 
 
-@functools.partial(jax.jit, static_argnums=(5, 6))
+@functools.partial(compiled, static_argnums=(5, 6))
 def _draws_at(
     prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, key: Any, n: int, carefully: bool
 ) -> Float[Array, "n M D"]:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
@@ -158,7 +159,7 @@ def _rows(chain: kalman.Chain, linear: Any) -> Float[Array, "T D d"]:
     return jnp.broadcast_to(kalman.observation_rows(chain), (*linear.shape, chain.form.dimension))
 
 
-@jax.jit
+@compiled
 def _refined(workspace: ChainWorkspace, sites: Sites) -> Gaussian:
     """Marginals at all positions, by square roots if those have more digits."""
     chain, centred_linear = workspace.chain, sites.centred_linear(workspace.mean)
