@@ -156,9 +156,9 @@ def _name(likelihood: Likelihood, method: str) -> str:
 
 def _reshaped(likelihood: Likelihood, method: str, value: Any, shape: tuple[int, ...]) -> Any:
     if value.size != np.prod(shape):
-        wanted = "one number" if np.prod(shape) == 1 else f"an array of shape {shape}"
+        expected = "one number" if np.prod(shape) == 1 else f"an array of shape {shape}"
         raise ValueError(
-            f"{_name(likelihood, method)} must return {wanted} for one row of data, got shape {value.shape}: "
+            f"{_name(likelihood, method)} must return {expected} for one row of data, got shape {value.shape}: "
             f"num_outputs is {likelihood.num_outputs}"
         )
     return jnp.reshape(value, shape)

@@ -42,9 +42,7 @@ class Free:
         if self.lower is not None and self.upper is not None and np.any(self.lower >= self.upper):
             raise ValueError(f"lower must be less than upper, got {lower!r} and {upper!r}: swap them, or leave one out")
         if prior is not None and not callable(prior):
-            raise ValueError(
-                f"prior must be a density such as LogNormal(1.0, 0.5), or a function of the value, got {prior!r}"
-            )
+            raise ValueError(f"prior must be a prior such as LogNormal(1.0, 0.5) or a function, got {prior!r}")
         self.prior = prior
         self.start = None if start is None else parameter(start, "start", max_ndim=2)
 

@@ -19,19 +19,10 @@ from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
 from ..numerics.size_classes import fill_rows, first_rows, size_class
 from ..validation.times import Clock, as_clock
+from . import temporal
 from .base import Layout, ask
 from .by_name import read_kernel
-from .temporal import (
-    ChainWorkspace,
-    TemporalPosterior,
-    TemporalPrior,
-    as_pieces,
-    careful_query,
-    chain_memory,
-    draw_query,
-    holds,
-    joint_query,
-)
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
 
 
 class MarkovGP(TemporalPrior):
@@ -69,7 +60,7 @@ class MarkovGP(TemporalPrior):
         self.kernel = read
         self.mean = as_mean(mean, num_latents(read))
         self.clock = as_clock(unit, origin)
-        self.pieces = as_pieces(pieces)
+        self.pieces = temporal.as_pieces(pieces)
         _process(read)
 
     @property
@@ -102,7 +93,7 @@ class MarkovGP(TemporalPrior):
 
     def memory(self, x: np.ndarray) -> float:
         positions = float(kalman.positions(x.shape[0], self.pieces or 1))
-        return chain_memory(positions, _process(self.kernel).dimension, self.num_latents)
+        return temporal.chain_memory(positions, _process(self.kernel).dimension, self.num_latents)
 
     def prepare(self, inputs: "_Inputs") -> ChainWorkspace:
         times = kalman.to_time(inputs.times, inputs.pieces)
@@ -223,7 +214,7 @@ class MarkovPosterior(TemporalPosterior):
     @in_double
     def predict(self, x: Any) -> Gaussian:
         marginals, lost, lossy = ask(_predict, self, x)
-        if holds(lossy):
+        if temporal.holds(lossy):
             return to_host(_carefully(self, jnp.asarray(x), "latents"))
         warn_of_lost(lost)
         return marginals
@@ -232,16 +223,16 @@ class MarkovPosterior(TemporalPosterior):
     def states(self, x: Any) -> Gaussian:
         """The state at any inputs, such as the latent and its derivatives: mean (M, d), covariance (M, d, d)."""
         states, lossy = ask(_state, self, x)
-        return to_host(_carefully(self, jnp.asarray(x), "states")) if holds(lossy) else states
+        return to_host(_carefully(self, jnp.asarray(x), "states")) if temporal.holds(lossy) else states
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
         joint, lossy = to_host(_joint(self, jnp.asarray(x)))
-        return to_host(_carefully(self, jnp.asarray(x), "joint")) if holds(lossy) else joint
+        return to_host(_carefully(self, jnp.asarray(x), "joint")) if temporal.holds(lossy) else joint
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        return np.asarray(_draw(self, key, jnp.asarray(x), n, holds(self.lossy)))
+        return np.asarray(_draw(self, key, jnp.asarray(x), n, temporal.holds(self.lossy)))
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
@@ -291,7 +282,7 @@ def _has_negative_sites(posterior: MarkovPosterior) -> Bool[Array, ""]:
 @functools.partial(compiled, static_argnums=2)
 def _carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], query: str) -> Gaussian:
     """The results of `_predict`, `_state` and `_joint`, by square roots on a chain that includes the new inputs."""
-    return careful_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), 0.0, query)
+    return temporal.careful_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), 0.0, query)
 
 
 _ROWS_AT_ONCE = 4096
@@ -351,11 +342,11 @@ def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
 
 @compiled
 def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, ""]]:
-    return joint_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x))
+    return temporal.joint_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x))
 
 
 @functools.partial(compiled, static_argnums=(3, 4))
 def _draw(
     posterior: MarkovPosterior, key: Any, x: Float[Array, "M 1"], n: int, carefully: bool
 ) -> Float[Array, "n M D"]:
-    return draw_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), key, n, carefully)
+    return temporal.draw_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), key, n, carefully)

@@ -20,18 +20,9 @@ from ..numerics.size_classes import fill_rows, first_rows, size_class
 from ..parameters.constraints import Covariance, Real, learned, never_learned
 from ..parameters.matrices import checked_covariance
 from ..validation.numbers import NotRealError, as_real
+from . import temporal
 from .base import Layout
-from .temporal import (
-    ChainWorkspace,
-    TemporalPosterior,
-    TemporalPrior,
-    as_pieces,
-    careful_query,
-    chain_memory,
-    draw_query,
-    holds,
-    joint_query,
-)
+from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
 
 _MOST_STEPS = 10**8
 
@@ -98,7 +89,7 @@ class StateSpaceModel(TemporalPrior):
         self.transition_offset = _vectors(transition_offset, "transition_offset", size)
         self.observation_offset = _vectors(observation_offset, "observation_offset", latents)
         self.selection = _selection(rows)
-        self.pieces = as_pieces(pieces)
+        self.pieces = temporal.as_pieces(pieces)
         self._check_lengths()
 
     def _check_lengths(self) -> None:
@@ -190,7 +181,7 @@ class StateSpaceModel(TemporalPrior):
     def memory(self, x: np.ndarray) -> float:
         steps = max(float(x.shape[0]), float(np.max(x)) + 1.0)
         positions = float(kalman.positions(steps, self.pieces or 1))
-        return chain_memory(positions, self.transition.shape[-1], self.num_latents)
+        return temporal.chain_memory(positions, self.transition.shape[-1], self.num_latents)
 
     def prepare(self, inputs: "_Steps") -> ChainWorkspace:
         def at(array, rank, index):
@@ -262,7 +253,7 @@ class StateSpacePosterior(TemporalPosterior):
     @in_double
     def predict(self, x: Any) -> Gaussian:
         marginals, lost, lossy = self._ask(_marginals_at, x)
-        if holds(lossy):
+        if temporal.holds(lossy):
             return to_host(_carefully(self.prior, *self._with(x, pieces=1), "latents"))
         warn_of_lost(lost)
         return marginals
@@ -270,16 +261,16 @@ class StateSpacePosterior(TemporalPosterior):
     @in_double
     def states(self, x: Any) -> Gaussian:
         states, lossy = self._ask(_states_at, x, pieces=1)
-        return to_host(_carefully(self.prior, *self._with(x, pieces=1), "states")) if holds(lossy) else states
+        return to_host(_carefully(self.prior, *self._with(x, pieces=1), "states")) if temporal.holds(lossy) else states
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
         joint, lossy = to_host(_joint_at(self.prior, *self._with(x, pieces=1)))
-        return to_host(_carefully(self.prior, *self._with(x, pieces=1), "joint")) if holds(lossy) else joint
+        return to_host(_carefully(self.prior, *self._with(x, pieces=1), "joint")) if temporal.holds(lossy) else joint
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        return np.asarray(_draws_at(self.prior, *self._with(x, pieces=1), key, n, holds(self.lossy)))
+        return np.asarray(_draws_at(self.prior, *self._with(x, pieces=1), key, n, temporal.holds(self.lossy)))
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
@@ -330,7 +321,7 @@ def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any
 def _carefully(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, query: str) -> Gaussian:
     """The results of `_marginals_at`, `_states_at` and `_joint_at`, by square roots."""
     workspace = prior.prepare(inputs)
-    return careful_query(*_chain(workspace, sites, chosen), workspace.state_mean[chosen], query)
+    return temporal.careful_query(*_chain(workspace, sites, chosen), workspace.state_mean[chosen], query)
 
 
 def _chain(workspace: ChainWorkspace, sites: Sites, chosen: Any) -> tuple[kalman.Chain, Any, Any, Any, Any]:
@@ -348,14 +339,14 @@ def _one_step_ahead(prior: StateSpaceModel, inputs: _Steps, sites: Sites) -> Gau
 
 @compiled
 def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
-    return joint_query(*_chain(prior.prepare(inputs), sites, chosen))
+    return temporal.joint_query(*_chain(prior.prepare(inputs), sites, chosen))
 
 
 @functools.partial(compiled, static_argnums=(5, 6))
 def _draws_at(
     prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, key: Any, n: int, carefully: bool
 ) -> Float[Array, "n M D"]:
-    return draw_query(*_chain(prior.prepare(inputs), sites, chosen), key, n, carefully)
+    return temporal.draw_query(*_chain(prior.prepare(inputs), sites, chosen), key, n, carefully)
 
 
 # Checks of arguments ------------------------------------------------------------------------------

@@ -212,11 +212,11 @@ def _factorise(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]
         return gram(features, precision), jnp.sum(sizes[None, :, None] * features**2, axis=1)
 
     matrix, sizes = sum_over_rows(sums, features, precision)
-    return jax.lax.cond(jnp.max(sizes) < _PLAIN, _factorise_plainly, _factorise_twice, matrix, features, precision)
-
-
-def _factorise_plainly(matrix: Float[Array, "DP DP"], features: Any, precision: Any) -> _Factor:
-    return factor_of_gram(matrix)
+    return jax.lax.cond(
+        jnp.max(sizes) < _PLAIN,
+        lambda: factor_of_gram(matrix),
+        lambda: _factorise_twice(features, precision),
+    )
 
 
 def factor_of_gram(matrix: Float[Array, "DP DP"]) -> _Factor:
@@ -226,9 +226,7 @@ def factor_of_gram(matrix: Float[Array, "DP DP"]) -> _Factor:
     return _inverted(factor, identity, linalg.log_det_from_cholesky(factor))
 
 
-def _factorise_twice(
-    matrix: Float[Array, "DP DP"], features: Float[Array, "F N P"], precision: Float[Array, "N D D"]
-) -> _Factor:
+def _factorise_twice(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> _Factor:
     """Factorise B in two steps, for very precise sites.
 
     B is then large in some directions and I in others, and the latter are lost in the sum. They are recovered from

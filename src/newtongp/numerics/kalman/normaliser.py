@@ -68,7 +68,7 @@ def _derivative(primals, tangents):
     smoothed = collect(chain, steps, filtered, marginals, psd=True)
     value = 0.5 * (jnp.sum(linear * smoothed.mean) - smoothed.log_det)
     mean, covariance = (_before(now, first) for now, first in zip(states, begin, strict=True))
-    twice = form.rank_one(_minus(matrix), 1.0, vector)
+    twice = form.rank_one(jax.tree.map(jnp.negative, matrix), 1.0, vector)
     carried = form.product(twice, form.propagate(form.matrix(chain.transition), covariance))
     slope = form.rank_one_general(carried, 1.0, vector, mean)
     second = smoothed.covariance + smoothed.mean[:, :, None] * smoothed.mean[:, None, :]
@@ -85,10 +85,6 @@ def _derivative(primals, tangents):
 def _before(now: Any, first: Any) -> Any:
     """States before each step, from those after it and those before the first of each piece."""
     return jax.tree.map(lambda a, b: jnp.concatenate([b[None], a[:-1]]), now, first)
-
-
-def _minus(matrix: Any) -> Any:
-    return jax.tree.map(jnp.negative, matrix)
 
 
 def _at_start(array: Any, pieces: int) -> Any:
