@@ -47,11 +47,14 @@ class BoundModel(eqx.Module):
 class Order:
     """The map between rows of the data and positions in the prior's order."""
 
-    def __init__(self, rows: np.ndarray | None, count: int):
-        self._rows = rows
-        if rows is not None:
-            self._position = np.empty(count, dtype=rows.dtype)
-            self._position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    def __init__(self, rows: Any, position: Any):
+        """The row at each position, −1 where there is none, and the position of each row; None if they are the same."""
+        self._rows, self._position = rows, position
+
+    @classmethod
+    def of(cls, rows: np.ndarray | None, count: int) -> "Order":
+        """The order of a layout with `count` rows."""
+        return cls(rows, None if rows is None else positions_of(rows, count))
 
     def positions(self, array: Any, fill: Any = None) -> Any:
         """From one entry per row to one per position; positions without a row get `fill`, or the first row's entry."""
@@ -83,6 +86,13 @@ class Order:
         return tree if self._rows is None else jax.tree.map(lambda leaf: leaf[self._position], tree)
 
 
+def positions_of(rows: np.ndarray, count: int) -> np.ndarray:
+    """The position of each row, from the row at each position."""
+    positions = np.empty(count, dtype=rows.dtype)
+    positions[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    return positions
+
+
 class Setup:
     """A model with the user's data: the data as read, the order of the rows, and the bound model."""
 
@@ -94,7 +104,7 @@ class Setup:
         if kernel is not None:
             check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
         layout = model.prior.layout(self.data.x)
-        self.order = Order(layout.rows, self.data.x.shape[0])
+        self.order = Order.of(layout.rows, self.data.x.shape[0])
         y, observed = self.order.positions(self.data.y), self.order.positions(self.data.observed, fill=False)
         self.bound = BoundModel(model.prior, self._likelihood(), layout.inputs, *jax.device_put((y, observed)))
 
