@@ -271,7 +271,7 @@ def motorcycle():
 def in_order(prior, x, sites):
     """The inputs of a prior's workspace and sites in its order, and the way back to rows."""
     place = prior.layout(x[:, None])
-    order = Order(place.rows, x.size)
+    order = Order.of(place.rows, x.size)
     return place.inputs, order.sites(sites), order
 
 

@@ -146,18 +146,8 @@ class Evaluator:
 
     def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
         """Inference from these sites, or from sites of this precision at the prior mean."""
-        return objective.evaluate(
-            self.space.slots,
-            self.setup.bound,
-            unconstrained,
-            self.method,
-            self.step,
-            sites,
-            precision,
-            self.max_steps,
-            INNER_TOLERANCE,
-            effort=self.effort,
-        )
+        problem = self.space.slots, self.setup.bound, unconstrained, self.method, self.step
+        return objective.evaluate(*problem, sites, precision, self.max_steps, INNER_TOLERANCE, effort=self.effort)
 
     def _is_definite(self, unconstrained: np.ndarray) -> bool:
         """Whether the kernel is positive semi-definite at these values; only users' own kernels are checked."""

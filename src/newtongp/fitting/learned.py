@@ -64,28 +64,28 @@ class Learned(NamedTuple):
 
 def choose(model: Any, specifications: Mapping[str, Any] | None) -> list[Learned]:
     """The parameters of a model to learn, given the user's specifications by name."""
-    found, specified, targets = _read(model, specifications)
-    left_out = _redundant(model, found, specified, targets)
+    known, specified, targets = _read(model, specifications)
+    left_out = _redundant(model, known, specified, targets)
     chosen = []
-    for name, each in found.items():
+    for name, item in known.items():
         specification = specified.get(name)
         if targets[name] != name or name in left_out:
             continue
-        if isinstance(specification, Fixed) or (specification is None and not each.learned):
-            for other in (other for other in found if targets[other] == name and other != name):
+        if isinstance(specification, Fixed) or (specification is None and not item.learned):
+            for other in (other for other in known if targets[other] == name and other != name):
                 raise ValueError(
                     f"{other} is tied to {name}, which is not learned: let {name} be Free(), or give {other} the same "
                     "value in the model and make both Fixed()"
                 )
             continue
-        paths = tuple(found[other].path for other in found if targets[other] == name)
-        for other in (other for other in found if targets[other] == name):
-            if found[other].value.shape != each.value.shape:
+        paths = tuple(known[other].path for other in known if targets[other] == name)
+        for other in (other for other in known if targets[other] == name):
+            if known[other].value.shape != item.value.shape:
                 raise ValueError(
-                    f"{other} has shape {found[other].value.shape} and cannot be tied to {name} of shape "
-                    f"{each.value.shape}: give both the same number of values"
+                    f"{other} has shape {known[other].value.shape} and cannot be tied to {name} of shape "
+                    f"{item.value.shape}: give both the same number of values"
                 )
-        chosen.append(_learned(each, paths, specification if isinstance(specification, Free) else Free()))
+        chosen.append(_learned(item, paths, specification if isinstance(specification, Free) else Free()))
     return chosen
 
 
@@ -98,9 +98,9 @@ def _read(
     model: Any, specifications: Mapping[str, Any] | None
 ) -> tuple[dict[str, Parameter], dict[str, Any], dict[str, str]]:
     """All parameters by name, their specifications, and the parameter whose value each has."""
-    found = _by_name(model)
-    specified = _specified(found, specifications or {})
-    return found, specified, {name: _tied_to(name, specified, found) for name in found}
+    known = _by_name(model)
+    specified = _specified(known, specifications or {})
+    return known, specified, {name: _tied_to(name, specified, known) for name in known}
 
 
 def _by_name(model: Any) -> dict[str, Parameter]:
@@ -108,40 +108,40 @@ def _by_name(model: Any) -> dict[str, Parameter]:
 
 
 def _redundant(
-    model: Any, found: dict[str, Parameter], specified: dict[str, Any], targets: dict[str, str]
+    model: Any, known: dict[str, Parameter], specified: dict[str, Any], targets: dict[str, str]
 ) -> dict[str, str]:
     shared = {target for name, target in targets.items() if target != name}
-    names = {each.path: each.name for each in found.values()}
+    names = {item.path: item.name for item in known.values()}
     learned = {}
-    for name, each in found.items():
-        is_learned = isinstance(specified[name], Free) if name in specified else each.learned
-        if is_learned and each.constraint.is_positive and targets[name] == name:
+    for name, item in known.items():
+        is_learned = isinstance(specified[name], Free) if name in specified else item.learned
+        if is_learned and item.constraint.is_positive and targets[name] == name:
             is_specified = name in specified or name in shared
-            learned[each.path] = Variance(each.path, each.value.size, each.unit, is_specified)
+            learned[item.path] = Variance(item.path, item.value.size, item.unit, is_specified)
     return {names[path]: names[other] for path, other in redundant_variances(model, learned).items()}
 
 
 def left_alone(model: Any, specifications: Mapping[str, Any] | None) -> dict[str, str]:
     """Parameters that are neither declared by their classes nor specified by the user, each with advice."""
-    found = _by_name(model)
-    specified = _specified(found, specifications or {})
-    return {name: _advice(model, each) for name, each in found.items() if not each.declared and name not in specified}
+    known = _by_name(model)
+    specified = _specified(known, specifications or {})
+    return {name: _advice(model, item) for name, item in known.items() if not item.declared and name not in specified}
 
 
-def _advice(model: Any, each: Parameter) -> str:
-    path = each.path
+def _advice(model: Any, item: Parameter) -> str:
+    path = item.path
     while isinstance(path[-1], int):
         path = path[:-1]
     owner, field = type(look_up(model, path[:-1])).__name__, path[-1]
     return (
-        f"{each.name} was not learned, because {owner} does not declare it. To learn it, declare the field in the "
+        f"{item.name} was not learned, because {owner} does not declare it. To learn it, declare the field in the "
         f"class, with the values that it may have: `{field}: Any = newtongp.learned(newtongp.Positive())`, or "
         "Between(lower, upper), Covariance() or Real(). To keep it fixed without this warning: "
-        f'parameters={{"{each.name}": newtongp.Fixed()}}, or `{field}: Any = newtongp.learned(by_default=False)`.'
+        f'parameters={{"{item.name}": newtongp.Fixed()}}, or `{field}: Any = newtongp.learned(by_default=False)`.'
     )
 
 
-def _specified(found: dict[str, Parameter], specifications: Mapping[str, Any]) -> dict[str, Any]:
+def _specified(known: dict[str, Parameter], specifications: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(specifications, Mapping):
         example = specifications if isinstance(specifications, str) else "lengthscale"
         raise ValueError(
@@ -150,41 +150,41 @@ def _specified(found: dict[str, Parameter], specifications: Mapping[str, Any]) -
         )
     for name in specifications:
         if not isinstance(name, str):
-            raise ValueError(f"parameters must have names as keys, got {name!r}: the model has {_listed(found)}")
+            raise ValueError(f"parameters must have names as keys, got {name!r}: the model has {_listed(known)}")
     specified: dict[str, Any] = {}
     # Longer names are more specific and take precedence.
     for name in sorted(specifications, key=len):
         specification = specifications[name]
         if not isinstance(specification, (Fixed, Free, Tied)):
             raise ValueError(f'parameters["{name}"] must be Fixed(), Free(...) or Tied(name), got {specification!r}')
-        matches = _matches(found, name)
+        matches = _matches(known, name)
         for match in matches:
             # If `Tied` applies to several parameters by their ending, and its target is one of them, that is left out.
             if not (
-                isinstance(specification, Tied) and len(matches) > 1 and _matches(found, specification.to) == [match]
+                isinstance(specification, Tied) and len(matches) > 1 and _matches(known, specification.to) == [match]
             ):
                 specified[match] = specification
     return specified
 
 
-def _matches(found: Mapping[str, Any], name: str) -> list[str]:
-    matches = [name] if name in found else [each for each in found if each.endswith(f".{name}")]
+def _matches(known: Mapping[str, Any], name: str) -> list[str]:
+    matches = [name] if name in known else [item for item in known if item.endswith(f".{name}")]
     if not matches:
-        near = difflib.get_close_matches(name, found, n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        raise ValueError(f"the model has no parameter {name!r}{hint}: it has {_listed(found)}")
+        raise ValueError(f"the model has no parameter {name!r}{hint}: it has {_listed(known)}")
     return matches
 
 
-def _listed(found: Mapping[str, Any]) -> str:
-    return ", ".join(found) or "none"
+def _listed(known: Mapping[str, Any]) -> str:
+    return ", ".join(known) or "none"
 
 
-def _tied_to(name: str, specified: dict[str, Any], found: dict[str, Parameter]) -> str:
+def _tied_to(name: str, specified: dict[str, Any], known: dict[str, Parameter]) -> str:
     """The parameter whose value this one has, after following all ties."""
     chain = [name]
     while isinstance(specified.get(chain[-1]), Tied):
-        matches = _matches(found, specified[chain[-1]].to)
+        matches = _matches(known, specified[chain[-1]].to)
         if len(matches) > 1:
             raise ValueError(
                 f"{name} is tied to {specified[chain[-1]].to!r}, which may be {' or '.join(matches)}: specify one"
@@ -197,59 +197,59 @@ def _tied_to(name: str, specified: dict[str, Any], found: dict[str, Parameter]) 
     return chain[-1]
 
 
-def _learned(each: Parameter, paths: tuple[Path, ...], specification: Free) -> Learned:
-    constraint = each.constraint
-    if isinstance(constraint, Covariance) and each.value.ndim > 2:
-        raise ValueError(f"{each.name} has one matrix per step, which cannot be learned: give one for all steps")
-    is_matrix = isinstance(constraint, Covariance) and each.value.ndim == 2
+def _learned(item: Parameter, paths: tuple[Path, ...], specification: Free) -> Learned:
+    constraint = item.constraint
+    if isinstance(constraint, Covariance) and item.value.ndim > 2:
+        raise ValueError(f"{item.name} has one matrix per step, which cannot be learned: give one for all steps")
+    is_matrix = isinstance(constraint, Covariance) and item.value.ndim == 2
     bounds = []
     for name, bound in (("lower", specification.lower), ("upper", specification.upper)):
         if bound is not None and is_matrix:
-            raise ValueError(f"{each.name} is a matrix: it has no {name} bound, leave it out")
-        bounds.append(None if bound is None else _of_its_shape(bound, each, name))
+            raise ValueError(f"{item.name} is a matrix: it has no {name} bound, leave it out")
+        bounds.append(None if bound is None else _of_its_shape(bound, item, name))
     lower, upper = bounds
     if constraint.is_positive and lower is not None and np.any(lower < 0.0):
         raise ValueError(
-            f"{each.name} is positive: its lower bound must be at least 0, got {specification.lower!r}: leave it out"
+            f"{item.name} is positive: its lower bound must be at least 0, got {specification.lower!r}: leave it out"
         )
     if constraint.is_positive and upper is not None and np.any(upper <= 0.0):
         raise ValueError(
-            f"{each.name} is positive: its upper bound must be greater than 0, got {specification.upper!r}: leave "
+            f"{item.name} is positive: its upper bound must be greater than 0, got {specification.upper!r}: leave "
             "it out"
         )
-    start = each.value if specification.start is None else _of_its_shape(specification.start, each, "start")
+    start = item.value if specification.start is None else _of_its_shape(specification.start, item, "start")
     if not np.all(np.isfinite(constraint.unconstrain(start))):
         raise ValueError(
-            f"{each.name} cannot start from {start.tolist()}, which is at a limit of its possible values: start inside"
+            f"{item.name} cannot start from {start.tolist()}, which is at a limit of its possible values: start inside"
         )
     if lower is not None or upper is not None:
         inside = _inside(start, lower, upper, constraint)
         if specification.start is not None and not np.array_equal(inside, start):
-            raise ValueError(f"{each.name} cannot start from {start.tolist()}, not strictly between its bounds")
+            raise ValueError(f"{item.name} cannot start from {start.tolist()}, not strictly between its bounds")
         start = inside
     if specification.prior is not None:
-        _check_density(specification.prior, each.name, start)
+        _check_density(specification.prior, item.name, start)
     return Learned(
-        _slot(each, paths), start, lower, upper, specification.prior, each.unit, specification.start is not None
+        _slot(item, paths), start, lower, upper, specification.prior, item.unit, specification.start is not None
     )
 
 
-def _slot(each: Parameter, paths: tuple[Path, ...]) -> Slot:
-    is_matrix = isinstance(each.constraint, Covariance) and each.value.ndim == 2
-    constraint = Positive() if each.constraint.is_positive and not is_matrix else each.constraint
-    return Slot(each.name, paths, constraint, each.value.shape)
+def _slot(item: Parameter, paths: tuple[Path, ...]) -> Slot:
+    is_matrix = isinstance(item.constraint, Covariance) and item.value.ndim == 2
+    constraint = Positive() if item.constraint.is_positive and not is_matrix else item.constraint
+    return Slot(item.name, paths, constraint, item.value.shape)
 
 
 def slots_of(model: Any, learned: list[str], tied: Mapping[str, str]) -> tuple[Slot, ...]:
     """The slots of the parameters that were learned, given which others share their values."""
-    found = _by_name(model)
+    known = _by_name(model)
     return tuple(
-        _slot(found[name], tuple(each.path for each in found.values() if tied.get(each.name, each.name) == name))
+        _slot(known[name], tuple(item.path for item in known.values() if tied.get(item.name, item.name) == name))
         for name in learned
     )
 
 
 def tied_names(slots: tuple[Slot, ...], model: Any) -> dict[str, str]:
     """The names of parameters that share the value of another, each with the name of the other."""
-    names = {each.path: each.name for each in hyperparameters(model)}
+    names = {item.path: item.name for item in hyperparameters(model)}
     return {names[path]: slot.name for slot in slots for path in slot.paths if names[path] != slot.name}

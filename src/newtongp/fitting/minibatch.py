@@ -30,13 +30,11 @@ from .._runtime.double import to_host
 from ..inference.compatibility import check_choices
 from ..inference.infer import infer
 from ..inference.minibatch.batching import WHOLE_PASS, Batching
-from ..inference.minibatch.checks import check_batches
+from ..inference.minibatch.checks import check_batches, state_per_row
 from ..inference.minibatch.product import DeviceRows, added_energy, on_devices
 from ..inference.minibatch.progress import RowProgress, explained
 from ..inputs.chunks import Batch
-from ..methods.curvature import QuasiNewton
 from ..methods.rule import Method
-from ..methods.safeguard import Riemannian
 from ..model import Model
 from ..priors.sparse import SparseGP
 from ..results.fit_result import FitResult
@@ -336,14 +334,12 @@ class _CheckpointWriter:
 def _check(model: Any, method: Any, step: Any, batch_size: Any, restarts: int) -> Method:
     """The method; ValueError if hyperparameters cannot be learned with it in batches."""
     chosen, _ = check_choices(model, method, None)
-    if isinstance(chosen, Method):
-        remembers = {"quasi-Newton": isinstance(chosen.curvature, QuasiNewton)}
-        remembers["Riemannian"] = isinstance(chosen.safeguard, Riemannian)
-        for name in (name for name, does in remembers.items() if does):
-            raise ValueError(
-                f"{name} methods keep a state per row, which learning in batches does not store: use Exact() or "
-                "GaussNewton() curvature without a Riemannian safeguard, or leave batch_size out"
-            )
+    name = state_per_row(chosen)
+    if name is not None:
+        raise ValueError(
+            f"{name} methods keep a state per row, which learning in batches does not store: use Exact() or "
+            "GaussNewton() curvature without a Riemannian safeguard, or leave batch_size out"
+        )
     chosen = check_batches(model, chosen, step, batch_size)
     if not added_energy(chosen).integrates:
         raise ValueError(

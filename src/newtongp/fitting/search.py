@@ -67,12 +67,8 @@ class _Lowest:
         # An energy of 1e20 and its slope would tell a line search nothing: rounding hides how far to turn back.
         if np.isfinite(total) and total < self.total + height:
             if total < self.total:
-                self.total, self.unconstrained, self.scaled, self.slope = (
-                    total,
-                    unconstrained,
-                    np.array(scaled),
-                    slope * self.units,
-                )
+                self.total, self.unconstrained = total, unconstrained
+                self.scaled, self.slope = np.array(scaled), slope * self.units
             return total, slope * self.units
         away = scaled - self.scaled
         return self.total + height, height * away / max(float(away @ away), 1e-12)

@@ -71,9 +71,9 @@ class _Track:
         """Record the steps of the last slice, and its duration, which includes compilation the first time."""
         per_trial = max(seconds, 1e-6) / (self.trials - remaining)
         self.trials = int(np.clip(_SLICE / per_trial, 1, min(8 * self.trials, 2**20)))
-        steps, history = np.arange(before, int(loop.steps)), loop.history
+        steps = np.arange(before, int(loop.steps))
         if steps.size:
-            columns = history.energy, history.objective, history.step_size
+            columns = jax.tree.leaves(loop.history)
             self._parts.append(tuple(np.asarray(column)[steps % len(column)] for column in columns))
 
     def history(self) -> Trail:

@@ -139,8 +139,8 @@ def _propose(
 
 
 @jax.jit
-def propose_rows(problem, method: Method, expansions, sites, memory, step_size) -> tuple[Sites, Any]:
-    """Every row's proposal from its expansion, and the memory to keep if it is accepted."""
+def propose_rows(problem: Any, method: Method, expansions, sites, memory, step_size) -> tuple[Sites, Any]:
+    """Every row's proposal from its expansion, and the memory to keep; only `observed` is used of the problem."""
     return jax.vmap(
         lambda expansion, observed, site, memory: propose(method, expansion, observed, site, memory, step_size)
     )(expansions, problem.observed, sites, memory)
@@ -237,11 +237,7 @@ def _attempt_step(problem: Problem, method, step: Step, tol, loop: Loop) -> Loop
     slot = jnp.where(accept & ~first, loop.steps % loop.history.energy.shape[0], -1)
     written = [
         jnp.where(jnp.arange(old.shape[0]) == slot, new, old)
-        for old, new in zip(
-            (loop.history.energy, loop.history.objective, loop.history.step_size),
-            (tried.energy, monitored, size),
-            strict=True,
-        )
+        for old, new in zip(jax.tree.leaves(loop.history), (tried.energy, monitored, size), strict=True)
     ]
     return Loop(
         select(accept, tried, point),
@@ -300,16 +296,10 @@ def report_of(problem: Problem, loop: Loop, history: Trail | None = None) -> Rep
     """The report of a loop, with its own history or another one."""
     point = loop.point
     marginals = problem.workspace.marginals_of_f(point.marginals)
-    return Report(
-        point.sites,
-        marginals,
-        None if marginals is point.marginals else point.marginals,
-        point.energy,
-        point.largest,
-        loop.steps,
-        loop.status,
-        loop.history if history is None else history,
-    )
+    site_marginals = None if marginals is point.marginals else point.marginals
+    history = loop.history if history is None else history
+    numbers = point.energy, point.largest, loop.steps, loop.status
+    return Report(point.sites, marginals, site_marginals, *numbers, history)
 
 
 @functools.partial(compiled, donate_argnums=3)

@@ -47,11 +47,14 @@ class BoundModel(eqx.Module):
 class Order:
     """The map between rows of the data and positions in the prior's order."""
 
-    def __init__(self, rows: np.ndarray | None, count: int):
-        self._rows = rows
-        if rows is not None:
-            self._position = np.empty(count, dtype=rows.dtype)
-            self._position[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    def __init__(self, rows: Any, position: Any):
+        """The row at each position, −1 where there is none, and the position of each row; None if they are the same."""
+        self._rows, self._position = rows, position
+
+    @classmethod
+    def of(cls, rows: np.ndarray | None, count: int) -> "Order":
+        """The order of a layout with `count` rows."""
+        return cls(rows, None if rows is None else positions_of(rows, count))
 
     def positions(self, array: Any, fill: Any = None) -> Any:
         """From one entry per row to one per position; positions without a row get `fill`, or the first row's entry."""
@@ -83,6 +86,13 @@ class Order:
         return tree if self._rows is None else jax.tree.map(lambda leaf: leaf[self._position], tree)
 
 
+def positions_of(rows: np.ndarray, count: int) -> np.ndarray:
+    """The position of each row, from the row at each position."""
+    positions = np.empty(count, dtype=rows.dtype)
+    positions[rows[rows >= 0]] = np.flatnonzero(rows >= 0)
+    return positions
+
+
 class Setup:
     """A model with the user's data: the data as read, the order of the rows, and the bound model."""
 
@@ -96,7 +106,7 @@ class Setup:
         count = self.data.x.shape[0]
         size = model.prior.size_class(count)
         layout = model.prior.layout(self.data.x) if size == count else model.prior.layout(self.data.x, size)
-        self.order = Order(_rows_of_data(layout.rows, count, size), count)
+        self.order = Order.of(_rows_of_data(layout.rows, count, size), count)
         y, observed = self.order.positions(self.data.y), self.order.positions(self.data.observed, fill=False)
         self.bound = BoundModel(model.prior, self._likelihood(), layout.inputs, *jax.device_put((y, observed)))
 

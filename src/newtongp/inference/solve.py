@@ -27,7 +27,7 @@ from ..validation.functions import functions_in
 from .compatibility import check_choices, starts_from_sweep
 from .double_loop import descend
 from .loop import begin_loop, expand_rows, propose_rows, run_loop, total_energy
-from .problem import BoundModel, Order
+from .problem import BoundModel, Order, positions_of
 from .starts import swept
 from .steps import DoubleLoop, Step
 
@@ -157,20 +157,11 @@ def _check_closures(model: Model) -> None:
 # Data -----------------------------------------------------------------------------------------------------------------
 
 
-class _ArrayOrder(Order):
-    """An `Order` whose arrays may be traced."""
-
-    def __init__(self, rows: Any, position: Any):
-        self._rows, self._position = rows, position
-
-
 def _laid_out(model: Model, x: Any, y: Any) -> Prepared:
     layout = model.prior.layout(x)
     if layout.rows is None:
         return Prepared(layout.inputs, y)
-    position = np.empty(x.shape[0], dtype=int)
-    position[layout.rows[layout.rows >= 0]] = np.flatnonzero(layout.rows >= 0)
-    return Prepared(layout.inputs, y, layout.rows, position)
+    return Prepared(layout.inputs, y, layout.rows, positions_of(layout.rows, x.shape[0]))
 
 
 def _from_arrays(model: Model, data: Any) -> Prepared:
@@ -197,7 +188,7 @@ def _from_arrays(model: Model, data: Any) -> Prepared:
 
 
 def _bind(model: Model, prepared: Prepared) -> tuple[BoundModel, Order]:
-    order = _ArrayOrder(prepared.rows, prepared.position)
+    order = Order(prepared.rows, prepared.position)
     y = jnp.asarray(prepared.y, dtype=float)
     present = ~jnp.isnan(y)
     likelihood = model.likelihood

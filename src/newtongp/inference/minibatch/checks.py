@@ -11,6 +11,13 @@ from ...validation.arguments import whole
 from ..steps.constant import Constant
 
 
+def state_per_row(method: Method) -> str | None:
+    """The name of the part of a method that keeps a state per row; None if there is none."""
+    if isinstance(method.curvature, QuasiNewton):
+        return "quasi-Newton"
+    return "Riemannian" if isinstance(method.safeguard, Riemannian) else None
+
+
 def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Method:
     """The method; ValueError if it cannot be used in batches."""
     if not isinstance(model.prior, SparseGP):
@@ -31,9 +38,8 @@ def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Meth
             f"batches support only the built-in energies, and the target {type(method.target).__name__} has its own: "
             "leave batch_size out"
         )
-    remembers = isinstance(method.curvature, QuasiNewton) or isinstance(method.safeguard, Riemannian)
-    if remembers and model.prior.storage == "tied":
-        name = "quasi-Newton" if isinstance(method.curvature, QuasiNewton) else "Riemannian"
+    name = state_per_row(method)
+    if name is not None and model.prior.storage == "tied":
         raise ValueError(
             f'{name} methods keep a state per row, which storage="tied" does not: use storage="full", or '
             "Exact() or GaussNewton() curvature without a Riemannian safeguard"

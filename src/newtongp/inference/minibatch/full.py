@@ -12,20 +12,23 @@ from jaxtyping import Array, Bool, Float
 from ..._runtime.devices import kept_everywhere
 from ...likelihoods.base import over_rows
 from ...methods.curvature import rows_of
-from ...methods.rule import Method, evaluate, propose, residual
+from ...methods.rule import Method, evaluate, residual
 from ...numerics.gaussian import Gaussian, Sites, add_covariance, interpolate
 from ...numerics.trees import select
+from ..loop import propose_rows
 from ..steps.backtracking import first_accepted
 from ..steps.base import Outcome
 from ..steps.endings import is_sound, rounding_of
 from .product import Belief, DeviceRows, Product, Shared, is_finite, look_up, nothing, product_of
 
 
-def _propose_rows(method: Method, expansions: Any, observed: Any, sites: Sites, memory: Any, step_size: Any) -> Any:
-    """`propose` for every row."""
-    return jax.vmap(
-        lambda expansion, observed, site, memory: propose(method, expansion, observed, site, memory, step_size)
-    )(expansions, observed, sites, memory)
+def _expand_rows(shared: Shared, rows: DeviceRows, marginals: Gaussian, sites: Sites, residual_covariance: Any) -> Any:
+    """Every row's expansion, and its numbers."""
+    return over_rows(
+        lambda likelihood, *row: evaluate(shared.method, likelihood, *row),
+        rows.likelihood,
+        (rows.y, rows.observed, marginals, sites, residual_covariance),
+    )
 
 
 def _at(index: Any, tree: Any) -> Any:
@@ -81,18 +84,14 @@ def update_batch(shared: Shared, rows: DeviceRows, stored: StoredSites, step_siz
         # Rows that are updated for the first time: add the initial sites of such methods to the product.
         sites = _started(method, before, rows.observed)
         start = start + product_of(features, prior_mean, jax.tree.map(jnp.subtract, sites, before))
-    expansions, numbers = over_rows(
-        lambda likelihood, *row: evaluate(method, likelihood, *row),
-        rows.likelihood,
-        (rows.y, rows.observed, marginals, sites, residual_covariance),
-    )
-    proposal, new_memory = _propose_rows(method, expansions, rows.observed, sites, memory, step_size)
+    expansions, numbers = _expand_rows(shared, rows, marginals, sites, residual_covariance)
+    proposal, new_memory = propose_rows(rows, method, expansions, sites, memory, step_size)
     usable = numbers.proper & jax.vmap(is_finite)(proposal)
     proposal = jax.vmap(select)(usable, proposal, sites)
     fixed_point = proposal
     if not method.is_stationary:
         # At ρ = 0 the Riemannian term vanishes, and the proposal is the fixed-point map itself.
-        fixed_point, _ = _propose_rows(method, expansions, rows.observed, sites, memory, jnp.zeros(()))
+        fixed_point, _ = propose_rows(rows, method, expansions, sites, memory, jnp.zeros(()))
         fixed_point = jax.vmap(select)(usable, fixed_point, sites)
     residuals = jax.vmap(residual)(marginals, sites, fixed_point)
     change = product_of(features, prior_mean, jax.tree.map(jnp.subtract, proposal, sites))
@@ -200,13 +199,9 @@ def report_batch(shared: Shared, rows: DeviceRows, stored: StoredSites) -> Batch
     features, residual_covariance, prior_mean = look_up(shared, rows)
     marginals = stored.belief.marginals(prior_mean, features)
     sites = _at(rows.index, stored.sites)
-    expansions, numbers = over_rows(
-        lambda likelihood, *row: evaluate(method, likelihood, *row),
-        rows.likelihood,
-        (rows.y, rows.observed, marginals, sites, residual_covariance),
-    )
+    expansions, numbers = _expand_rows(shared, rows, marginals, sites, residual_covariance)
     memory = _at(rows.index, stored.memory)
-    proposal, _ = _propose_rows(method, expansions, rows.observed, sites, memory, jnp.zeros(()))
+    proposal, _ = propose_rows(rows, method, expansions, sites, memory, jnp.zeros(()))
     centred = sites.centred_linear(prior_mean)
     report = BatchReport(
         marginals,
