@@ -11,6 +11,7 @@ from ..likelihoods.partial import PartlyObserved, partly_problem
 from ..model import Model
 from ..numerics.gaussian import Sites
 from ..validation.numbers import NotRealError, as_real
+from ..validation.text import short
 from ..validation.times import MixedError, read_times
 from .columns import NUMBERS, Columns, kind_of, names_of
 
@@ -143,7 +144,7 @@ def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"),
     check_indexes(x, y, names)
     inputs = read_inputs(x, model, names[0], like)
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
-    _check_row_parameters(model.likelihood, inputs.shape[0])
+    check_row_parameters(model.likelihood, inputs.shape[0])
     seen = ~np.isnan(outputs)
     observed = np.any(seen, axis=1)
     _check_support(outputs, model.likelihood, names[1])
@@ -241,7 +242,8 @@ def _check_support(y: np.ndarray, likelihood: Likelihood, name: str) -> None:
         raise ValueError(f"{where}{error}") from None
 
 
-def _check_row_parameters(likelihood: Likelihood, n: int) -> None:
+def check_row_parameters(likelihood: Likelihood, n: int) -> None:
+    """Raise ValueError if a parameter of the likelihood has one value per row, but for another number of rows."""
     for name, given in rows_given(likelihood).items():
         if given != n:
             raise ValueError(
@@ -260,8 +262,7 @@ def _as_float(value: Any, name: str) -> np.ndarray:
 
 
 def _short(entry: Any) -> str:
-    text = " ".join(repr(entry).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return short(entry, 60)
 
 
 _IN_NUMBERS = 'measure time in numbers, for example (t - t[0]) / np.timedelta64(1, "D")'

@@ -160,8 +160,8 @@ def write_report(
     text = template.render(
         title=title,
         introduction=introduction,
-        overview=[_overview_line(*each) for each in named] if len(named) > 1 else [],
-        sections=[_section(folder, *each) for each in named],
+        overview=[_overview_line(*entry) for entry in named] if len(named) > 1 else [],
+        sections=[_section(folder, *entry) for entry in named],
         style=_beside("page.css"),
         version=__version__,
     )
@@ -176,12 +176,12 @@ def _file_names(titles: list[str]) -> list[str]:
     >>> _file_names(["Coal mines!", "coal mines", "αβγ"])
     ['coal_mines', 'coal_mines_2', 'result']
     """
-    found: list[str] = []
+    names: list[str] = []
     for title in titles:
         name = "_".join(re.findall(r"[a-z0-9]+", title.lower())[:6]) or "result"
         numbered = (f"{name}_{number}" for number in itertools.count(2))
-        found.append(next(each for each in itertools.chain([name], numbered) if each not in found))
-    return found
+        names.append(next(candidate for candidate in itertools.chain([name], numbered) if candidate not in names))
+    return names
 
 
 # The parts of the page --------------------------------------------------------------------------------

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..results.result import History, Result
+from ..validation.text import short
 from .checks import CHECKS
 from .constructing import construct
-from .errors import FileFormatError, short
+from .errors import FileFormatError
 from .fields import check_field, check_range
 from .registry import PACKAGE, is_named_tuple
 from .saved_results import contents_of_result, make_result
@@ -94,7 +95,7 @@ def _set_fields(cls: Any, values: dict[str, Any]) -> Any:
     made = object.__new__(cls)
     for name, value in values.items():
         object.__setattr__(made, name, value)
-    for each in cls.__mro__:
-        if "__check_init__" in vars(each):
-            vars(each)["__check_init__"](made)
+    for base in cls.__mro__:
+        if "__check_init__" in vars(base):
+            vars(base)["__check_init__"](made)
     return made

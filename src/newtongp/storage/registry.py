@@ -126,10 +126,10 @@ def by_name(classes: Iterable[Any]) -> dict[str, Any]:
     """The user's `classes`, by name."""
     if isinstance(classes, (str, type)) or not isinstance(classes, Iterable):
         raise ValueError(f"classes must be a list of classes, as in classes=[MyLikelihood], got {classes!r}")
-    found: dict[str, Any] = {}
-    for each in classes:
-        if not callable(each) or not isinstance(getattr(each, "__name__", None), str):
-            raise ValueError(f"classes must hold classes, or functions with a name, got {each!r}")
-        if found.setdefault(each.__name__, each) is not each:
-            raise ValueError(f"classes must have different names, got two called {each.__name__}")
-    return found
+    named: dict[str, Any] = {}
+    for item in classes:
+        if not callable(item) or not isinstance(getattr(item, "__name__", None), str):
+            raise ValueError(f"classes must hold classes, or functions with a name, got {item!r}")
+        if named.setdefault(item.__name__, item) is not item:
+            raise ValueError(f"classes must have different names, got two called {item.__name__}")
+    return named
