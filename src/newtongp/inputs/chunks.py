@@ -8,6 +8,7 @@ import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from ..likelihoods.base import Likelihood, at_rows, rows_given
@@ -207,8 +208,7 @@ class Rows:
     def _emit(self, waiting, size: int, filled: int, rng, count: int) -> Any:
         """Batches of the first `count` rows in a random order; returns the other rows."""
         index = np.concatenate([index for index, _ in waiting])
-        columns = zip(*(data for _, data in waiting), strict=True)
-        data = Data(*(None if parts[0] is None else np.concatenate(parts) for parts in columns))
+        data = jax.tree.map(lambda *parts: np.concatenate(parts), *(data for _, data in waiting))
         order = np.arange(len(index)) if rng is None else rng.permutation(len(index))
         for start in range(0, count, size):
             rows = order[start : min(start + size, count)]
@@ -227,7 +227,7 @@ class Rows:
 
 
 def _take(data: Data, rows: np.ndarray) -> Data:
-    return Data(*(None if leaf is None else leaf[rows] for leaf in data))
+    return jax.tree.map(lambda leaf: leaf[rows], data)
 
 
 class ParquetChunks(Sequence):

@@ -1,4 +1,4 @@
-"""Reading data: shapes, missing values, time stamps and support are checked once. Later code sees no NaN in y."""
+"""Reading data: shapes, missing values, time stamps and support are checked once. Later code never gets NaN in y."""
 
 import datetime
 from typing import Any, NamedTuple
@@ -186,7 +186,7 @@ def _stand_in(observed: np.ndarray, likelihood: Likelihood) -> np.ndarray:
 
 
 def missing_value(likelihood: Likelihood) -> np.ndarray:
-    """A row of outputs that can occur, whatever the data are, to stand in for rows that are missing."""
+    """A possible row of outputs, whatever the data are, that replaces missing rows."""
     return np.full((1, likelihood.num_outputs), likelihood.support.example)
 
 

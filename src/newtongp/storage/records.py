@@ -52,7 +52,7 @@ def make(cls: type, values: dict[str, Any], where: str) -> Any:
 
 
 def make_with(function: Callable, values: dict[str, Any], where: str) -> Any:
-    """What a function returns for these arguments, in place of a class that is gone."""
+    """Call the function that replaces a class of an older version, with these arguments."""
     try:
         return function(**values)
     # As above: the values may be anything that a file can hold.

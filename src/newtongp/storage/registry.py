@@ -97,11 +97,11 @@ def class_of(key: str) -> type | None:
 
 
 _REPLACED = {"methods.FirstOrderVI": "methods.presets"}
-"""Keys of classes of version 0.1 that are functions now, and their modules: fields are the arguments."""
+"""Keys of classes of version 0.1 that are functions now, and their modules. The fields are the arguments."""
 
 
 def replacement_of(key: str) -> Any:
-    """The function that makes what objects with this key have become; None if the key is not an old one."""
+    """The function that replaces the class with this key; None if the class was not replaced."""
     if key not in _REPLACED:
         return None
     return getattr(importlib.import_module(f"{PACKAGE}.{_REPLACED[key]}"), key.partition(".")[2])
