@@ -5,6 +5,12 @@ from importlib import resources
 import numpy as np
 
 
+def _table(name: str, dtype: str = "float64") -> np.ndarray:
+    """The rows of a file of this package, below its header."""
+    with resources.files(__name__).joinpath(name).open(encoding="utf-8") as file:
+        return np.loadtxt(file, delimiter=",", skiprows=1, dtype=dtype)
+
+
 def motorcycle() -> tuple[np.ndarray, np.ndarray]:
     """Head acceleration in a simulated motorcycle crash: 133 rows, noise that changes with time.
 
@@ -19,8 +25,7 @@ def motorcycle() -> tuple[np.ndarray, np.ndarray]:
     >>> x.shape, float(x[0]), float(y.min())
     ((133,), 2.4, -134.0)
     """
-    with resources.files(__name__).joinpath("motorcycle.csv").open(encoding="utf-8") as file:
-        table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float64)
+    table = _table("motorcycle.csv")
     return table[:, 0].copy(), table[:, 1].copy()
 
 
@@ -37,8 +42,7 @@ def coal() -> np.ndarray:
     >>> dates.shape, str(dates[0]), str(dates[-1])
     ((191,), '1851-03-15', '1962-03-22')
     """
-    with resources.files(__name__).joinpath("coal.csv").open(encoding="utf-8") as file:
-        return np.loadtxt(file, skiprows=1, dtype="datetime64[D]")
+    return _table("coal.csv", "datetime64[D]")
 
 
 def coal_by_year() -> tuple[np.ndarray, np.ndarray]:
@@ -48,9 +52,9 @@ def coal_by_year() -> tuple[np.ndarray, np.ndarray]:
     >>> year.shape, float(year[0]), float(year[-1]), int(explosions.sum())
     ((110,), 1852.0, 1961.0, 186)
     """
-    year = np.arange(1852, 1962)
-    found = coal().astype("datetime64[Y]").astype(int) + 1970
-    return year.astype(np.float64), np.bincount(found - 1852 + 1, minlength=112)[1:111]
+    years = np.arange(1852, 1962)
+    counts = np.bincount(coal().astype("datetime64[Y]").astype(int) + 1970 - 1851, minlength=112)
+    return years.astype(np.float64), counts[1:111]
 
 
 def iris() -> tuple[np.ndarray, np.ndarray]:
@@ -66,8 +70,7 @@ def iris() -> tuple[np.ndarray, np.ndarray]:
     >>> sepals.shape, sepals[0].tolist(), int(is_virginica.sum())
     ((100, 2), [7.0, 3.2], 50)
     """
-    with resources.files(__name__).joinpath("iris.csv").open(encoding="utf-8") as file:
-        table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float64)
+    table = _table("iris.csv")
     return table[:, :2].copy(), table[:, 2].astype(np.int64)
 
 
@@ -85,8 +88,7 @@ def product() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     >>> x.shape, float(x[-1]), latents.shape
     ((1000,), 200.0, (1000, 2))
     """
-    with resources.files(__name__).joinpath("product.csv").open(encoding="utf-8") as file:
-        table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float64)
+    table = _table("product.csv")
     return table[:, 0].copy(), table[:, 1].copy(), table[:, 2:].copy()
 
 
@@ -105,6 +107,5 @@ def gprn(index: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """
     if index not in range(4):
         raise ValueError(f"index must be 0, 1, 2 or 3, got {index!r}")
-    with resources.files(__name__).joinpath(f"gprn_{index}.csv").open(encoding="utf-8") as file:
-        table = np.loadtxt(file, delimiter=",", skiprows=1, dtype=np.float64)
+    table = _table(f"gprn_{index}.csv")
     return table[:, 0].copy(), table[:, 1:4].copy(), table[:, 4:].copy()

@@ -91,8 +91,8 @@ class Calibration:
     def _distribution(self, points: np.ndarray) -> np.ndarray:
         """The mean over rows of P(pit ≤ point)."""
         self._require_rows()
-        kept = np.isfinite(self.pit)
-        lower, width = self.lower[kept, None], (self.upper - self.lower)[kept, None]
+        usable = np.isfinite(self.pit)
+        lower, width = self.lower[usable, None], (self.upper - self.lower)[usable, None]
         inside = (points - lower) / np.where(width > 0.0, width, 1.0)
         below = np.where(width > 0.0, np.clip(inside, 0.0, 1.0), points >= lower)
         # Rounding may put a PIT value at 0 or 1; it belongs to the first or the last part.
@@ -111,9 +111,9 @@ class Calibration:
         if self.rows == 0:
             table.caption = f"no rows: {_NO_ROWS}"
             return table
-        for level, found in self.coverage.items():
+        for level, share in self.coverage.items():
             error = self.standard_errors[level]
-            cells = (f"{100 * found:.1f} %", f"{100 * error:.1f} %", f"{(found - level) / error:+.1f} s.e.")
+            cells = (f"{100 * share:.1f} %", f"{100 * error:.1f} %", f"{(share - level) / error:+.1f} s.e.")
             table.add_row(f"{100 * level:g} %", *cells)
         table.caption = f"{self.rows} rows; Kolmogorov–Smirnov p = {self.p_value:.2g}"
         return table
@@ -124,7 +124,7 @@ class Calibration:
     def __repr__(self) -> str:
         if self.rows == 0:
             return f"Calibration of no rows, {self.source}: {_NO_ROWS}"
-        shares = ", ".join(f"{100 * found:.0f} % in {100 * level:g} %" for level, found in self.coverage.items())
+        shares = ", ".join(f"{100 * share:.0f} % in {100 * level:g} %" for level, share in self.coverage.items())
         return f"Calibration of {self.rows} row(s), {self.source}: {shares}"
 
     def plot(self, axes: Any = None, bins: int | None = None) -> "Figure":

@@ -1,5 +1,6 @@
 """Comparison of models by their predictions of unseen rows."""
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _LEAVE_ONE_OUT = "leave-one-out"
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Comparison:
     """A comparison of models, the best first; created by `compare`.
 
@@ -31,10 +33,9 @@ class Comparison:
     last, without a log density, and with the `reason`; it is None for all others.
     """
 
-    def __init__(self, entries: list[dict[str, Any]], rows: int, source: str):
-        self.entries = entries
-        self.rows = rows
-        self.source = source
+    entries: list[dict[str, Any]]
+    rows: int
+    source: str
 
     @property
     def best(self) -> str:
@@ -100,7 +101,7 @@ def compare(
     >>> x, y = [0.0, 1.0, 2.0, 3.0, 4.0], [0, 1, 0, 12, 0]
     >>> prior = ng.GP(ng.kernels.RBF())
     >>> models = {"Poisson": ng.likelihoods.Poisson(), "negative binomial": ng.likelihoods.NegativeBinomial()}
-    >>> comparison = ng.compare({name: ng.infer(ng.Model(prior, each), x, y) for name, each in models.items()})
+    >>> comparison = ng.compare({name: ng.infer(ng.Model(prior, lk), x, y) for name, lk in models.items()})
     >>> comparison.best
     'negative binomial'
     >>> [entry["name"] for entry in comparison]
@@ -109,15 +110,16 @@ def compare(
     named = _read_results(results)
     _check_same_data(named, flag(check_x, "check_x"))
     source = _LEAVE_ONE_OUT if isinstance(next(iter(named.values())), Result) else "cross-validation"
-    ranked_by = {name: each for name, each in named.items() if not isinstance(each, Result) or each.settled}
+    ranked_by = {name: result for name, result in named.items() if not isinstance(result, Result) or result.settled}
     if not ranked_by:
-        name, each = next(iter(named.items()))
+        name, result = next(iter(named.items()))
         raise ValueError(
-            f"results must include one whose inference has converged, but none has ({name!r}: {_unsettled(each)}): run "
-            "inference to convergence, or compare by cross_validate"
+            f"results must include one whose inference has converged, but none has ({name!r}: {_unsettled(result)}): "
+            "run inference to convergence, or compare by cross_validate"
         )
     densities = {
-        name: each.leave_one_out() if isinstance(each, Result) else each.log_density for name, each in ranked_by.items()
+        name: result.leave_one_out() if isinstance(result, Result) else result.log_density
+        for name, result in ranked_by.items()
     }
     observed = next(iter(named.values())).data.observed
     # A log density of -inf is a valid value, and the worst: only unknown ones are left out.
@@ -145,42 +147,42 @@ def compare(
             }
         )
     unknown = dict.fromkeys(("log_density", "standard_error", "difference", "difference_error"), np.nan)
-    for name, each in named.items():
+    for name, result in named.items():
         if name not in ranked_by:
-            entries.append({"name": name, **unknown, **_ending(each), "improper": 0, "reason": _unsettled(each)})
+            entries.append({"name": name, **unknown, **_ending(result), "improper": 0, "reason": _unsettled(result)})
     return Comparison(entries, int(usable.sum()), source)
 
 
-def _ending(each: Result | CrossValidation) -> dict[str, Any]:
+def _ending(result: Result | CrossValidation) -> dict[str, Any]:
     return {
-        "energy": each.energy if isinstance(each, Result) else None,
-        "steps": each.steps if isinstance(each, Result) else None,
-        "status": _status_in_words(each),
+        "energy": result.energy if isinstance(result, Result) else None,
+        "steps": result.steps if isinstance(result, Result) else None,
+        "status": _status_in_words(result),
     }
 
 
-def _unsettled(each: Any) -> str:
+def _unsettled(result: Any) -> str:
     """Why a result is not ranked."""
-    return f"inference ended with {inference_status(each).name.lower()}, residual {each.residual:.1e}"
+    return f"inference ended with {inference_status(result).name.lower()}, residual {result.residual:.1e}"
 
 
 def _read_results(results: Any) -> dict[str, Result | CrossValidation]:
     if isinstance(results, Mapping):
-        named = {str(name): each for name, each in results.items()}
+        named = {str(name): result for name, result in results.items()}
     elif isinstance(results, Sequence) and not isinstance(results, str):
-        named = {f"model {position}": each for position, each in enumerate(results)}
+        named = {f"model {position}": result for position, result in enumerate(results)}
     else:
         raise ValueError(f"results must be a dictionary or a list of Results, got {results!r}")
     if not named:
         raise ValueError(f"results must not be empty, got {results!r}: give at least one")
-    for name, each in named.items():
-        if not isinstance(each, (Result, CrossValidation)):
-            raise ValueError(f"results must be Results or CrossValidations, but {name!r} is {each!r}")
-        if each.data is None:
+    for name, result in named.items():
+        if not isinstance(result, (Result, CrossValidation)):
+            raise ValueError(f"results must be Results or CrossValidations, but {name!r} is {result!r}")
+        if result.data is None:
             raise ValueError(
                 f"results must have their data, but {name!r} was read in chunks: compare log_density at held-out rows"
             )
-    if len({isinstance(each, Result) for each in named.values()}) > 1:
+    if len({isinstance(result, Result) for result in named.values()}) > 1:
         raise ValueError(
             "results must be all Results or all CrossValidations: leave-one-out and cross-validation predict from "
             "different rows"
@@ -223,8 +225,8 @@ def _same_inputs(one: Result | CrossValidation, other: Result | CrossValidation)
     return same_times(one.data.x, clock, other.data.x, other_clock)
 
 
-def _clock(each: Result | CrossValidation) -> Clock | None:
-    return each.clock if isinstance(each, CrossValidation) else getattr(each.model.prior, "clock", None)
+def _clock(result: Result | CrossValidation) -> Clock | None:
+    return result.clock if isinstance(result, CrossValidation) else getattr(result.model.prior, "clock", None)
 
 
 def _check_same_folds(who: str, one: np.ndarray, other: np.ndarray) -> None:
@@ -234,10 +236,10 @@ def _check_same_folds(who: str, one: np.ndarray, other: np.ndarray) -> None:
         raise ValueError(f"{who} have different folds: use the same folds and key")
 
 
-def _status_in_words(each: Result | CrossValidation) -> str:
-    if isinstance(each, Result):
-        return each.status.name.lower()
-    endings = [status.name.lower() for status in each.statuses]
+def _status_in_words(result: Result | CrossValidation) -> str:
+    if isinstance(result, Result):
+        return result.status.name.lower()
+    endings = [status.name.lower() for status in result.statuses]
     counts = {ending: endings.count(ending) for ending in sorted(set(endings))}
     return endings[0] if len(counts) == 1 else ", ".join(f"{count} {ending}" for ending, count in counts.items())
 

@@ -1,5 +1,6 @@
 """Cross-validation: every row predicted from the rows of other folds."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class CrossValidation:
     """Held-out predictions of a model; created by `cross_validate`.
 
@@ -33,26 +35,14 @@ class CrossValidation:
     distribution function.
     """
 
-    def __init__(
-        self,
-        *,
-        data: Data,
-        clock: Clock | None,
-        log_density: np.ndarray,
-        folds: np.ndarray,
-        labels: list[Any],
-        models: list[Model],
-        statuses: list[Status],
-        calibration: Calibration | None,
-    ):
-        self.data = data
-        self.clock = clock
-        self.log_density = log_density
-        self.folds = folds
-        self.labels = labels
-        self.models = models
-        self.statuses = statuses
-        self.calibration = calibration
+    data: Data
+    clock: Clock | None
+    log_density: np.ndarray
+    folds: np.ndarray
+    labels: list[Any]
+    models: list[Model]
+    statuses: list[Status]
+    calibration: Calibration | None
 
     @property
     def rows(self) -> int:
@@ -80,8 +70,8 @@ class CrossValidation:
         for heading in ("rows", "mean log density", "status"):
             table.add_column(heading, justify="right")
         for label, status in zip(self.labels, self.statuses, strict=True):
-            found = self.log_density[(self.folds == label) & self.data.observed]
-            table.add_row(str(label), str(found.size), f"{found.mean():.3f}", status.name.lower())
+            densities = self.log_density[(self.folds == label) & self.data.observed]
+            table.add_row(str(label), str(densities.size), f"{densities.mean():.3f}", status.name.lower())
         table.caption = f"total {self.total:.2f} ± {self.standard_error:.2f} over {self.rows} rows"
         return table
 
@@ -153,15 +143,15 @@ def cross_validate(
     for label, held in zip(labels, held_out, strict=True):
         others, own = np.flatnonzero(assignment != label), np.flatnonzero(assignment == label)
         filled = np.concatenate([others, own[: max(0, most_trained - others.size)]])
-        seen = outputs[filled]
-        seen[others.size :] = np.nan
-        fitted = _fit_fold(fit, Model(model.prior, at_rows(model.likelihood, filled)), data.x[filled], seen, label)
-        asked = np.resize(held, most_held)
-        given = row_parameters_of(model.likelihood, asked)
-        log_density[held] = fitted.log_density(data.x[asked], outputs[asked], **given)[: held.size]
+        training = outputs[filled]
+        training[others.size :] = np.nan
+        fitted = _fit_fold(fit, Model(model.prior, at_rows(model.likelihood, filled)), data.x[filled], training, label)
+        test = np.resize(held, most_held)
+        given = row_parameters_of(model.likelihood, test)
+        log_density[held] = fitted.log_density(data.x[test], outputs[test], **given)[: held.size]
         if has_pit:
-            found = calibration(fitted, data.x[asked], outputs[asked], **given)
-            lower[held], upper[held] = found.lower[: held.size], found.upper[: held.size]
+            held_calibration = calibration(fitted, data.x[test], outputs[test], **given)
+            lower[held], upper[held] = held_calibration.lower[: held.size], held_calibration.upper[: held.size]
         models.append(fitted.model)
         statuses.append(fitted.status)
     return CrossValidation(
@@ -221,8 +211,8 @@ def _read_folds(folds: Any, key: Any, observed: np.ndarray) -> tuple[np.ndarray,
         )
     for row, label in enumerate(assignment if assignment.dtype.kind in "fmMO" else ()):
         if _is_missing(label):
-            found = "NaN" if isinstance(label, (float, np.floating)) else label
-            raise ValueError(f"folds must have a label for every row, but row {row} is {found}: give it a label too")
+            value = "NaN" if isinstance(label, (float, np.floating)) else label
+            raise ValueError(f"folds must have a label for every row, but row {row} is {value}: give it a label too")
     distinct = np.unique(assignment[observed])
     # NumPy turns stamps in nanoseconds into integers, which equal none of them.
     labels = list(distinct) if distinct.dtype.kind in "mM" else list(distinct.tolist())

@@ -71,24 +71,24 @@ def _warn_of_parameters(result: Result) -> Iterator[Finding]:
     tied = result.tied if isinstance(result, FitResult) else {}
     for about, text in getattr(result, "notes", {}).items():
         yield Finding(about, text)
-    for each in hyperparameters(result.model):
-        if each.name in tied:
+    for parameter in hyperparameters(result.model):
+        if parameter.name in tied:
             continue
-        if each.name in bounds:
+        if parameter.name in bounds:
             yield Finding(
-                each.name,
-                f"{each.name} ended at a bound that was set for it, {shown(each.value)}: the data favour a value "
-                "beyond it. Widen the bound in Free(lower, upper), or use Fixed() if the bound is known to hold.",
+                parameter.name,
+                f"{parameter.name} ended at a bound that was set for it, {shown(parameter.value)}: the data favour a "
+                "value beyond it. Widen the bound in Free(lower, upper), or use Fixed() if the bound is known to hold.",
             )
             continue
-        found = None
-        if each.unit == "x" and result.data is not None:
-            found = _length_problem(each, result.data, _is_determined(each, result))
-        prior = priors.get(each.name)
-        if found is None and isinstance(prior, Plausible):
-            found = _plausibility_problem(each, prior, each.name in getattr(result, "undetermined", []))
-        if found is not None:
-            yield Finding(each.name, found)
+        problem = None
+        if parameter.unit == "x" and result.data is not None:
+            problem = _length_problem(parameter, result.data, _is_determined(parameter, result))
+        prior = priors.get(parameter.name)
+        if problem is None and isinstance(prior, Plausible):
+            problem = _plausibility_problem(parameter, prior, parameter.name in getattr(result, "undetermined", []))
+        if problem is not None:
+            yield Finding(parameter.name, problem)
 
 
 def range_words(prior: Plausible) -> str:
@@ -98,10 +98,10 @@ def range_words(prior: Plausible) -> str:
     return f"{shown(prior.lower)} to {shown(prior.upper)}"
 
 
-def _plausibility_problem(each: Parameter, prior: Plausible, is_open: bool) -> str | None:
-    if np.all((each.value >= prior.lower) & (each.value <= prior.upper)):
+def _plausibility_problem(parameter: Parameter, prior: Plausible, is_open: bool) -> str | None:
+    if np.all((parameter.value >= prior.lower) & (parameter.value <= prior.upper)):
         return None
-    beyond = f"{each.name} is {shown(each.value)}, outside its plausible range of {range_words(prior)}"
+    beyond = f"{parameter.name} is {shown(parameter.value)}, outside its plausible range of {range_words(prior)}"
     if not is_open:
         return (
             f"{beyond}, where a weak prior pulls it back. It was not checked whether the data determine it: compare "
@@ -117,59 +117,59 @@ _SURE = 0.5
 """The largest relative standard error of a value that counts as well determined."""
 
 
-def _is_determined(each: Parameter, result: Result) -> bool:
+def _is_determined(parameter: Parameter, result: Result) -> bool:
     """Whether the data determine a value well, according to the curvature of the energy."""
-    error = result.standard_errors.get(each.name) if isinstance(result, FitResult) else None
-    return error is not None and bool(np.all(error < _SURE * np.abs(each.value)))
+    error = result.standard_errors.get(parameter.name) if isinstance(result, FitResult) else None
+    return error is not None and bool(np.all(error < _SURE * np.abs(parameter.value)))
 
 
-def _length_problem(each: Parameter, data: Data, is_determined: bool) -> str | None:
+def _length_problem(parameter: Parameter, data: Data, is_determined: bool) -> str | None:
     """The problem with a lengthscale, given the inputs of the data; a long one may be supported by the data."""
     columns = data.x.shape[1]
     ranges = np.ptp(data.x, axis=0)
     spacings = np.array([_spacing(column) for column in data.x.T])
-    if each.value.shape != (columns,):
+    if parameter.value.shape != (columns,):
         # Its columns are not known here, so use the bounds that raise no false alarm for any of them.
         ranges, spacings = np.max(ranges), np.min(spacings)
     with np.errstate(divide="ignore", invalid="ignore"):
-        by_range, in_spacings = each.value / ranges, np.min(each.value / spacings)
+        by_range, in_spacings = parameter.value / ranges, np.min(parameter.value / spacings)
     in_ranges = np.max(by_range)
-    if columns > 1 and each.value.shape == (columns,) and in_ranges > _RANGES:
-        return _columns_problem(each, by_range)
+    if columns > 1 and parameter.value.shape == (columns,) and in_ranges > _RANGES:
+        return _columns_problem(parameter, by_range)
     if in_ranges > _RANGES and np.any(ranges > 0.0) and not is_determined:
         return (
-            f"{each.name} is {shown(each.value)}, {in_ranges:.3g} times the range of x: this part of the model "
-            "hardly changes over the data, which say little about its lengthscale and variance, but forecasts depend "
-            "on both. Fix the lengthscale, give it a prior, or use a constant mean in place of this part."
+            f"{parameter.name} is {shown(parameter.value)}, {in_ranges:.3g} times the range of x: this part of the "
+            "model hardly changes over the data, which say little about its lengthscale and variance, but forecasts "
+            "depend on both. Fix the lengthscale, give it a prior, or use a constant mean in place of this part."
         )
     if in_spacings < 1.0:
         return (
-            f"{each.name} is {shown(each.value)}, {in_spacings:.2g} of the typical distance between neighbouring "
-            "inputs: rows are nearly independent, and it acts as noise. Check whether the likelihood has "
+            f"{parameter.name} is {shown(parameter.value)}, {in_spacings:.2g} of the typical distance between "
+            "neighbouring inputs: rows are nearly independent, and it acts as noise. Check whether the likelihood has "
             "enough noise, give the lengthscale a prior or a lower bound, or try restarts."
         )
     return None
 
 
-def _columns_problem(each: Parameter, by_range: np.ndarray) -> str:
+def _columns_problem(parameter: Parameter, by_range: np.ndarray) -> str:
     """Columns with such long lengthscales that they can be left out; constant columns have an infinite one."""
     constant, flat = np.flatnonzero(np.isinf(by_range)), np.flatnonzero(np.isfinite(by_range) & (by_range > _RANGES))
     sentences = []
     if flat.size:
         sentences.append(
-            f"{each.name} is {shown(each.value)}, up to {np.max(by_range[flat]):.3g} times the range of x: the model "
-            f"hardly depends on column {_listed(flat)}, which can be left out."
+            f"{parameter.name} is {shown(parameter.value)}, up to {np.max(by_range[flat]):.3g} times the range of x: "
+            f"the model hardly depends on column {_listed(flat)}, which can be left out."
         )
     if constant.size:
         sentences.append(
-            f"Column {_listed(constant)} of x is constant, so the data do not determine its entry in {each.name}: "
+            f"Column {_listed(constant)} of x is constant, so the data do not determine its entry in {parameter.name}: "
             "leave the column out, or fix the lengthscale."
         )
     return " ".join(sentences)
 
 
 def _listed(numbers: np.ndarray) -> str:
-    return ", ".join(str(each) for each in numbers)
+    return ", ".join(str(number) for number in numbers)
 
 
 def _spacing(column: np.ndarray) -> float:
@@ -240,25 +240,25 @@ _LISTED = 5
 
 def _warn_of_quadrature(result: Result, not_checked: list[str]) -> Iterator[Finding]:
     """Compare energies and sites with those of a finer rule, with everything else unchanged."""
-    found = estimate_error(result)
-    if isinstance(found, NotEstimated):
-        not_checked += [] if found.reason is None else [found.reason]
+    estimate = estimate_error(result)
+    if isinstance(estimate, NotEstimated):
+        not_checked += [] if estimate.reason is None else [estimate.reason]
         return
-    coarse = abs(found.energy) > max(_TOLERATED, _TOLERATED_SHARE * abs(result.energy))
-    if coarse or (found.posterior or 0.0) > _TOLERATED_MOVE:
-        size, moved = np.abs(found.energies), ""
-        if found.means is not None and found.precisions is not None:
-            size = size if coarse else np.maximum(found.means, found.precisions)
+    coarse = abs(estimate.energy) > max(_TOLERATED, _TOLERATED_SHARE * abs(result.energy))
+    if coarse or (estimate.posterior or 0.0) > _TOLERATED_MOVE:
+        size, moved = np.abs(estimate.energies), ""
+        if estimate.means is not None and estimate.precisions is not None:
+            size = size if coarse else np.maximum(estimate.means, estimate.precisions)
             moved = (
-                f", and updates with it would move means by up to {np.max(found.means):.2g} posterior standard "
-                f"deviations and precisions of sites by up to {np.max(found.precisions):.2g} of the marginals'"
+                f", and updates with it would move means by up to {np.max(estimate.means):.2g} posterior standard "
+                f"deviations and precisions of sites by up to {np.max(estimate.precisions):.2g} of the marginals'"
             )
-        worst = found.rows[np.argsort(-size)[:_LISTED]]
+        worst = estimate.rows[np.argsort(-size)[:_LISTED]]
         yield Finding(
             "cubature",
-            f"With {rule_words(found.finer)} instead of {rule_words(found.rule)}, the energy of this posterior changes "
-            f"by {-found.energy:+.3g}{moved}, most in {_list_rows(worst)}: the nodes are too coarse for the "
-            f"likelihood. Repeat with cubature={rule_words(found.finer)} in the method and compare.",
+            f"With {rule_words(estimate.finer)} instead of {rule_words(estimate.rule)}, the energy of this posterior "
+            f"changes by {-estimate.energy:+.3g}{moved}, most in {_list_rows(worst)}: the nodes are too coarse for the "
+            f"likelihood. Repeat with cubature={rule_words(estimate.finer)} in the method and compare.",
             tuple(worst.tolist()),
         )
 
@@ -322,8 +322,8 @@ def _overruling_rows(result: Result) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _worst_first(chosen: np.ndarray, size: np.ndarray) -> np.ndarray:
-    found = np.flatnonzero(chosen)
-    return found[np.argsort(-size[found])]
+    rows = np.flatnonzero(chosen)
+    return rows[np.argsort(-size[rows])]
 
 
 _LOOK = (

@@ -41,8 +41,8 @@ class Rows(NamedTuple):
     def of(cls, result: Result, rows: np.ndarray) -> "Rows":
         """These rows of a result."""
         data, likelihood = result.data, result.model.likelihood
-        seen = None if data.seen is None else data.seen[rows]
-        taken = Data(data.x[rows], data.y[rows], data.observed[rows], seen)
+        observed_outputs = None if data.seen is None else data.seen[rows]
+        taken = Data(data.x[rows], data.y[rows], data.observed[rows], observed_outputs)
         residual_covariance = None
         if result.site_marginals is not result.marginals:
             residual_covariance = (result.marginals.covariance - result.site_marginals.covariance)[rows]
@@ -120,8 +120,8 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
     rows = rows[:: max(1, round(rows.size * nodes / _MOST_VALUES))]
     if rows.size == 0:
         return NotEstimated(None)
-    seen = Rows.of(result, rows)
-    energies = np.asarray(seen.map(functools.partial(_energy_errors, method.cubature, finer, power)))
+    checked = Rows.of(result, rows)
+    energies = np.asarray(checked.map(functools.partial(_energy_errors, method.cubature, finer, power)))
     energies = np.where(np.isfinite(energies), energies, 0.0)
     energy = float(np.sum(energies)) * float(np.sum(result.data.observed)) / rows.size
     means = precisions = None
@@ -132,7 +132,7 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
         and method.safeguard is None
         and method.target.name in ("vi", "power_ep")
     ):
-        means, precisions = (np.asarray(part) for part in seen.map(functools.partial(_moves, method, finer)))
+        means, precisions = (np.asarray(part) for part in checked.map(functools.partial(_moves, method, finer)))
     return QuadratureError(rule, finer, rows, energies, energy, means, precisions)
 
 

@@ -1,7 +1,6 @@
 """Summaries of results: status, hyperparameters, and findings."""
 
 import html
-import io
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from ..results.wording import SEARCHES, in_words, inference_sentence, inference_
 from ..validation.arguments import flag
 from ..validation.text import shown
 from .findings import Finding, find_all, range_words
+from .tables import as_text
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -57,7 +57,7 @@ class Summary:
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as numbers, text, lists and dictionaries, suitable for `json.dumps`."""
-        warned = [{"about": each.about, "text": each.text, "rows": list(each.rows)} for each in self.warnings]
+        warned = [{**finding._asdict(), "rows": list(finding.rows)} for finding in self.warnings]
         return {
             **self._facts,
             "coefficients": self.coefficients,
@@ -67,11 +67,7 @@ class Summary:
         }
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        text = io.StringIO()
-        Console(file=text, width=120, color_system=None, force_jupyter=False).print(self)
-        return "\n".join(line.rstrip() for line in text.getvalue().splitlines())
+        return as_text(self)
 
     __repr__ = __str__
 
@@ -98,8 +94,8 @@ class Summary:
             parts += [table(_OF_COEFFICIENTS, self._coefficient_rows()), Text(self._note(), style="dim")]
         parts += [table(_HEADINGS, [_cells(entry) for entry in self.parameters])] if self.parameters else []
         parts += [Text(words) for words in _reasons(self.parameters)]
-        for each in self.warnings:
-            parts.append(Text(f"! {each.text}", style="yellow"))
+        for finding in self.warnings:
+            parts.append(Text(f"! {finding.text}", style="yellow"))
         if not self.warnings:
             parts.append(Text("No check gave a warning."))
         parts += [Text(f"Not checked: {words}.", style="dim") for words in self.not_checked]
@@ -128,7 +124,7 @@ class Summary:
         if self.coefficients:
             weights = table([list(_OF_COEFFICIENTS), *self._coefficient_rows()], "th") + f"<p>{self._note()}</p>"
         warned = "".join(f"<li>{html.escape(words)}</li>" for words in _reasons(self.parameters))
-        warned += "".join(f"<li>{html.escape(each.text)}</li>" for each in self.warnings)
+        warned += "".join(f"<li>{html.escape(finding.text)}</li>" for finding in self.warnings)
         missed = "".join(f"<li>Not checked: {html.escape(words)}.</li>" for words in self.not_checked)
         return (
             f"<p><b>{html.escape(self._facts['title'])}</b></p>{table([list(line) for line in _lines(self._facts)])}"
@@ -209,7 +205,7 @@ def _kernel_words(kernel: Any) -> str:
     joint = {"Sum": " + ", "Product": " × "}.get(type(kernel).__name__, ", ")
     words = [_kernel_words(part) for part in parts]
     if isinstance(kernel, Product):
-        words = [f"({each})" if isinstance(part, Sum) else each for part, each in zip(parts, words, strict=True)]
+        words = [f"({word})" if isinstance(part, Sum) else word for part, word in zip(parts, words, strict=True)]
     return joint.join(words)
 
 
@@ -288,10 +284,10 @@ def _column_names(names: Any, columns: int) -> list[str]:
         return [f"x[{column}]" for column in range(columns)]
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise ValueError(f"names must be a list with one name per column of x, got {names!r}: write names=[...]")
-    found = [str(name) for name in names]
-    if len(found) != columns:
-        raise ValueError(f"names must have one name per column of x, {columns}, got {len(found)}: {found}")
-    return found
+    listed = [str(name) for name in names]
+    if len(listed) != columns:
+        raise ValueError(f"names must have one name per column of x, {columns}, got {len(listed)}: {listed}")
+    return listed
 
 
 def _coefficient_cells(entry: dict[str, Any]) -> list[str]:
@@ -306,25 +302,25 @@ _HEADINGS = ("hyperparameter", "value", "std. error", "unit", "how")
 
 def _parameters(result: Result) -> Iterator[dict[str, Any]]:
     """Every hyperparameter, and how it was treated."""
-    for each in hyperparameters(result.model):
+    for parameter in hyperparameters(result.model):
         entry: dict[str, Any] = {
-            "name": each.name,
-            "value": _plain(each.value),
+            "name": parameter.name,
+            "value": _plain(parameter.value),
             "standard_error": None,
             "determined": None,
-            "unit": _unit_words(each.unit, result),
+            "unit": _unit_words(parameter.unit, result),
             "treatment": "given",
             "tied_to": None,
             "prior": None,
             "reason": None,
         }
         if isinstance(result, FitResult):
-            whose = result.tied.get(each.name, each.name)
+            whose = result.tied.get(parameter.name, parameter.name)
             entry["treatment"] = "learned" if whose in result.learned else "fixed"
-            partner = getattr(result, "redundant", {}).get(each.name)
+            partner = getattr(result, "redundant", {}).get(parameter.name)
             if partner is not None:
                 entry["reason"] = f"only its product with {partner} is determined"
-            if whose != each.name:
+            if whose != parameter.name:
                 entry["treatment"], entry["tied_to"] = "tied", whose
             error = result.standard_errors.get(whose)
             if error is not None:

@@ -1,7 +1,7 @@
 """Helpers for tables."""
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,8 +25,8 @@ def new_table(title: str, first_column: str) -> "Table":
     return table
 
 
-def as_text(table: "Table") -> str:
-    """The text of a printed table."""
+def as_text(table: Any) -> str:
+    """A table, or anything else that rich prints, as text."""
     from rich.console import Console
 
     text = io.StringIO()

@@ -8,6 +8,7 @@ import abc
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from ..likelihoods.base import Likelihood, at_rows, rows_given
@@ -15,7 +16,7 @@ from ..model import Model
 from ..validation.frames import frame_array, read_frame
 from ..validation.numbers import NotRealError, as_real
 from .columns import Columns, names_of
-from .data import Data, check_indexes, read_data
+from .data import Data, check_indexes, check_row_parameters, read_data
 
 _CHUNK = 2**12
 """The number of rows that are read from an array at a time."""
@@ -125,7 +126,7 @@ def _source(x: Any, y: Any) -> _Source:
         return _Chunks(x)
     check_indexes(x, y)
     names = names_of(x)
-    x, y = (each if _is_sliced(each) else _as_array(each, name) for each, name in ((x, "x"), (y, "y")))
+    x, y = (values if _is_sliced(values) else _as_array(values, name) for values, name in ((x, "x"), (y, "y")))
     shapes = tuple(x.shape), tuple(y.shape)
     if () in shapes or shapes[0][0] != shapes[1][0]:
         raise ValueError(
@@ -155,9 +156,7 @@ class Rows:
                 see(data.x)
         if self.count == 0:
             raise ValueError("x has no rows: give at least one")
-        for name, rows in rows_given(model.likelihood).items():
-            if rows != self.count:
-                raise ValueError(f"{name} was given for {rows} row(s), but the data has {self.count}: give one per row")
+        check_row_parameters(model.likelihood, self.count)
         if isinstance(self._source, _Arrays) and type(self._source.x) is np.ndarray:
             self.held = self._with_seen(read_data(self._source.x, self._source.y, self._plain))
 
@@ -182,7 +181,7 @@ class Rows:
             yield start, self._with_seen(data)
 
     def _with_seen(self, data: Data) -> Data:
-        """If some rows are partly observed, all get a mask, so that one compiled program serves all batches."""
+        """Give all rows a mask if some are partly observed, so that one compiled program serves all batches."""
         if data.seen is not None or not self._partly:
             return data
         return data._replace(seen=np.broadcast_to(data.observed[:, None], data.y.shape))
@@ -207,10 +206,9 @@ class Rows:
             yield from self._emit(waiting, size, filled, rng, ready)
 
     def _emit(self, waiting, size: int, filled: int, rng, count: int) -> Any:
-        """Batches of the first `count` rows in a random order; the rest is kept for later."""
+        """Batches of the first `count` rows in a random order; returns the other rows."""
         index = np.concatenate([index for index, _ in waiting])
-        columns = zip(*(data for _, data in waiting), strict=True)
-        data = _of_columns(None if parts[0] is None else np.concatenate(parts) for parts in columns)
+        data = jax.tree.map(lambda *parts: np.concatenate(parts), *(data for _, data in waiting))
         order = np.arange(len(index)) if rng is None else rng.permutation(len(index))
         for start in range(0, count, size):
             rows = order[start : min(start + size, count)]
@@ -229,11 +227,7 @@ class Rows:
 
 
 def _take(data: Data, rows: np.ndarray) -> Data:
-    return _of_columns(None if leaf is None else leaf[rows] for leaf in data)
-
-
-def _of_columns(columns: Iterable[Any]) -> Data:
-    return Data(*columns)
+    return jax.tree.map(lambda leaf: leaf[rows], data)
 
 
 class ParquetChunks(Sequence):

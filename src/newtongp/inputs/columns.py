@@ -37,16 +37,16 @@ class Columns(NamedTuple):
             return None
         wanted = f"{name} must have the columns of x, {_listed(old)}"
         for names, where in ((old, "x"), (new, name)):
-            twice = [each for each in names if names.count(each) > 1]
+            twice = [column for column in names if names.count(column) > 1]
             if twice:
                 raise ValueError(f"{wanted}, but {where} has two called {twice[0]!r}: give columns different names")
-        missing = [each for each in old if each not in new]
+        missing = [column for column in old if column not in new]
         if missing:
             raise ValueError(f"{wanted}, but {_listed(missing)} {_is_or_are(missing)} missing: it has {_listed(new)}")
-        unknown = [each for each in new if each not in old]
+        unknown = [column for column in new if column not in old]
         if unknown:
             raise ValueError(f"{wanted}, but also has {_listed(unknown)}: choose columns, as in {name}[{list(old)}]")
-        return np.array([new.index(each) for each in old])
+        return np.array([new.index(column) for column in old])
 
     def check_kind(self, x: Any, kind: str, clock: Clock | None, first: str, name: str) -> None:
         """Raise ValueError if new inputs are of a different kind than x: they would be other times."""

@@ -1,4 +1,4 @@
-"""Reading data: shapes, missing values, time stamps and support are checked once. Later code sees no NaN in y."""
+"""Reading data: shapes, missing values, time stamps and support are checked once. Later code never gets NaN in y."""
 
 import datetime
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from ..likelihoods.partial import PartlyObserved, partly_problem
 from ..model import Model
 from ..numerics.gaussian import Sites
 from ..validation.numbers import NotRealError, as_real
+from ..validation.text import short
 from ..validation.times import MixedError, read_times
 from .columns import NUMBERS, Columns, kind_of, names_of
 
@@ -143,7 +144,7 @@ def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"),
     check_indexes(x, y, names)
     inputs = read_inputs(x, model, names[0], like)
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
-    _check_row_parameters(model.likelihood, inputs.shape[0])
+    check_row_parameters(model.likelihood, inputs.shape[0])
     seen = ~np.isnan(outputs)
     observed = np.any(seen, axis=1)
     _check_support(outputs, model.likelihood, names[1])
@@ -185,7 +186,7 @@ def _stand_in(observed: np.ndarray, likelihood: Likelihood) -> np.ndarray:
 
 
 def missing_value(likelihood: Likelihood) -> np.ndarray:
-    """A row of outputs that can occur, whatever the data are, to stand in for rows that are missing."""
+    """A possible row of outputs, whatever the data are, that replaces missing rows."""
     return np.full((1, likelihood.num_outputs), likelihood.support.example)
 
 
@@ -241,7 +242,8 @@ def _check_support(y: np.ndarray, likelihood: Likelihood, name: str) -> None:
         raise ValueError(f"{where}{error}") from None
 
 
-def _check_row_parameters(likelihood: Likelihood, n: int) -> None:
+def check_row_parameters(likelihood: Likelihood, n: int) -> None:
+    """Raise ValueError if a parameter of the likelihood has one value per row, but for another number of rows."""
     for name, given in rows_given(likelihood).items():
         if given != n:
             raise ValueError(
@@ -260,8 +262,7 @@ def _as_float(value: Any, name: str) -> np.ndarray:
 
 
 def _short(entry: Any) -> str:
-    text = " ".join(repr(entry).split())
-    return text if len(text) <= 60 else f"{text[:57]}..."
+    return short(entry, 60)
 
 
 _IN_NUMBERS = 'measure time in numbers, for example (t - t[0]) / np.timedelta64(1, "D")'

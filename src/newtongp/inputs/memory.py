@@ -52,9 +52,9 @@ def require(needed: float, what: str, remedy: str) -> None:
     MemoryError: a matrix needs about 1000000 TB of memory, and ... are available: make it smaller
     """
     # Other devices have their own memory and report when it runs out.
-    if needed > _LITTLE and jax.default_backend() == "cpu" and needed > (found := available()):
+    if needed > _LITTLE and jax.default_backend() == "cpu" and needed > (free := available()):
         raise MemoryError(
-            f"{what} needs about {in_words(needed)} of memory, and {in_words(found)} are available: {remedy}"
+            f"{what} needs about {in_words(needed)} of memory, and {in_words(free)} are available: {remedy}"
         )
 
 

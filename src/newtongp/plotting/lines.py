@@ -204,8 +204,8 @@ def _latent_quantiles(prediction: Prediction, latent: int, probabilities: list[f
 
 def _draw_data(ax: "Axes", result: Result, column: int, output: int, kind: str, line: _Line) -> None:
     data = result.data
-    seen = data.observed if data.seen is None else data.seen[:, output]
-    x, y = line.to_axis(data.x[seen, column]), data.y[seen, output]
+    observed = data.observed if data.seen is None else data.seen[:, output]
+    x, y = line.to_axis(data.x[observed, column]), data.y[observed, output]
     size, alpha = _marker(y.size)
     if kind == "binary":
         heights = np.where(y > 0.5, 1.03, -0.03)

@@ -48,8 +48,8 @@ def plot_map(result: Result, axes, grid, columns: list[int], latents: bool, row_
         drawn = ax.pcolormesh(*sides, as_map(prediction.latent.mean[:, latent]), cmap="PuOr_r", shading="gouraud")
         name = "mean of latent f" if hidden == 1 else f"mean of latent f{subscript(latent + 1)}"
         ax.figure.colorbar(drawn, ax=ax, label=name)
-        seen = result.data.x[result.data.observed]
-        ax.plot(seen[:, columns[0]], seen[:, columns[1]], ".", color=DATA, markersize=2.5, alpha=0.6)
+        x, _ = _points(result, columns)
+        ax.plot(x[:, 0], x[:, 1], ".", color=DATA, markersize=2.5, alpha=0.6)
     for ax in panels:
         ax.set(xlim=(sides[0][0], sides[0][-1]), ylim=(sides[1][0], sides[1][-1]))
         ax.set(xlabel=f"x{subscript(columns[0] + 1)}", ylabel=f"x{subscript(columns[1] + 1)}")

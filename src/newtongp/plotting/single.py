@@ -34,9 +34,8 @@ def plot_prediction(
 
     Bands are between quantiles of y, including noise, so that each should contain a fraction of new data given by
     `levels`. If `grid` extends beyond the data, a line marks the end of the data. `x` and `grid` may be time stamps if
-    the model
-    takes them. `ax` are the axes to draw on; without them pyplot creates a figure. `row_parameters` are the
-    likelihood's values per row of `grid`, as in `Result.predict`.
+    the model accepts them. `ax` are the axes to draw on; without them pyplot creates a figure. `row_parameters` are
+    the likelihood's values per row of `grid`, as in `Result.predict`.
     """
     require_matplotlib()
     inputs = _inputs(x, "x")
@@ -179,13 +178,5 @@ def mark_ends_of_data(ax: "Axes", observed: np.ndarray, grid: np.ndarray) -> Non
 
 def _mark(ax: "Axes", end: Any, place: Any, align: str, text: str) -> None:
     ax.axvline(end, color=DATA, linewidth=0.8, linestyle=(0, (4, 4)))
-    ax.text(
-        place,
-        0.98,
-        text,
-        transform=ax.get_xaxis_transform(),
-        ha=align,
-        va="top",
-        color=DATA,
-        fontsize="small",
-    )
+    style: dict[str, Any] = {"ha": align, "va": "top", "color": DATA, "fontsize": "small"}
+    ax.text(place, 0.98, text, transform=ax.get_xaxis_transform(), **style)

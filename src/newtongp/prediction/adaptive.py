@@ -105,17 +105,17 @@ def integrate(
         centre, half = 0.5 * (low + high), 0.5 * (high - low)
         x = centre[:, None] + half[:, None] * _NODES
         values = function(np.repeat(items, _NODES.size), x.ravel()).reshape(items.size, _NODES.size, -1)
-        found, size, error = _panels(values, half)
+        value, size, error = _panels(values, half)
         if done is None:
             done, done_size, done_error = (np.zeros((count, values.shape[2])) for _ in range(3))
-        total = done + _sums(items, found, count)
+        total = done + _sums(items, value, count)
         tolerance = allowed(total, done_size + _sums(items, size, count))[items]
         # NaN does not need refinement.
         rough = np.any(error > tolerance, axis=1) & (half > 1e-15 * (1.0 + np.abs(centre)))
         rough &= panels[items] < _MOST_PANELS
         if round_number == _MOST_ROUNDS - 1:
             rough[:] = False
-        done += _sums(items[~rough], found[~rough], count)
+        done += _sums(items[~rough], value[~rough], count)
         done_size += _sums(items[~rough], size[~rough], count)
         done_error += _sums(items[~rough], error[~rough], count)
         if not np.any(rough):
@@ -193,12 +193,12 @@ def locate(
             break
         a, b = low[row, component], high[row, component]
         x = a[:, None] + (b - a)[:, None] * _ZOOM
-        found = _finite(objectives(np.repeat(row, _ZOOM.size), x.ravel()))
-        found = found[np.arange(x.size), np.repeat(component, _ZOOM.size)].reshape(x.shape)
-        top = np.argmax(found, axis=1)
+        trials = _finite(objectives(np.repeat(row, _ZOOM.size), x.ravel()))
+        trials = trials[np.arange(x.size), np.repeat(component, _ZOOM.size)].reshape(x.shape)
+        top = np.argmax(trials, axis=1)
         index = np.arange(row.size)
-        better = found[index, top] > best[row, component]
-        best[row, component] = np.where(better, found[index, top], best[row, component])
+        better = trials[index, top] > best[row, component]
+        best[row, component] = np.where(better, trials[index, top], best[row, component])
         at_best[row, component] = np.where(better, x[index, top], at_best[row, component])
         centre, spacing = at_best[row, component], (b - a) / (_ZOOM.size + 1)
         low[row, component] = np.maximum(a, centre - spacing)

@@ -8,8 +8,6 @@ from .adaptive import graded, integrate, locate
 from .rows import BLOCK, Rows
 from .tensor import SPACINGS, trapezoid
 
-ACCURACY = 1e-6
-"""The relative error above which a warning is given."""
 _RELATIVE = 1e-9
 """The allowed error of a panel for one latent."""
 _OUTER, _INNER = 1e-7, 2e-8
@@ -58,12 +56,12 @@ def _by_products(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
             terms = rows.log_density(row, y[row], np.tile(nodes, (1, part.size))).reshape(part.size, -1) + np.log(
                 weights
             )
-            found = special.logsumexp(terms, axis=1)
-            change = np.abs(np.expm1(found - value[part]))
+            sums = special.logsumexp(terms, axis=1)
+            change = np.abs(np.expm1(sums - value[part]))
             # Mass beyond the nodes shows at their boundary.
             inside = np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL
             agree = (change <= _AGREEMENT) & inside
-            value[part] = found
+            value[part] = sums
             error[part[agree]] = change[agree]
             hopeless[part] = change > _HOPELESS
         open_ = open_[np.isinf(error[open_]) & ~hopeless[open_]]
@@ -78,14 +76,14 @@ def _half_nested(rows: Rows, y: np.ndarray, row: np.ndarray) -> tuple[np.ndarray
     log_weights = np.log(weights)
     value, error = _nested(rows, y, np.repeat(row, weights.size), np.tile(nodes, (1, row.size)), log_weights)
     terms = value.reshape(row.size, -1) + log_weights
-    found = np.asarray(special.logsumexp(terms, axis=1))
+    sums = np.asarray(special.logsumexp(terms, axis=1))
     # The even and the odd nodes are each a rule.
     one, other = (special.logsumexp(terms[:, k::2], axis=1) - np.log(np.sum(weights[k::2])) for k in (0, 1))
     change = np.abs(np.expm1(one - other))
     inside = np.max(terms[:, rim], axis=1) < np.max(terms, axis=1) - _FALL
     agree = (change <= _AGREEMENT) & inside
-    shares = np.exp(terms - found[:, None])
-    return found, np.where(agree, change + np.sum(shares * error.reshape(row.size, -1), axis=1), np.inf)
+    shares = np.exp(terms - sums[:, None])
+    return sums, np.where(agree, change + np.sum(shares * error.reshape(row.size, -1), axis=1), np.inf)
 
 
 def _nested(
@@ -103,19 +101,19 @@ def _nested(
         if not last:
             place = np.concatenate([outer[:, items], z[None, :]])
             return np.stack(_nested(rows, y, row[items], place), axis=1)
-        found = np.empty((z.size, 1))
+        values = np.empty((z.size, 1))
         # In blocks that stay in the processor's cache.
         for start in range(0, z.size, BLOCK):
             some = slice(start, start + BLOCK)
             here = row.take(items[some])
             place = np.concatenate([outer.take(items[some], axis=1), z[None, some]])
-            found[some, 0] = rows.log_density(here, y.take(here, axis=0), place)
-        return found
+            values[some, 0] = rows.log_density(here, y.take(here, axis=0), place)
+        return values
 
     def objectives(items: np.ndarray, z: np.ndarray) -> np.ndarray:
         """The log density of y alone, and with that of z: a narrow peak can be far from the maximum of the second."""
-        found = log_density(items, z)[:, 0]
-        return np.stack([found, found - 0.5 * z**2], axis=1)
+        density = log_density(items, z)[:, 0]
+        return np.stack([density, density - 0.5 * z**2], axis=1)
 
     centre, width, height = locate(objectives, row.size, _REACH if rows.nodal == 1 else _NEAR)
     # Two peaks that nearly coincide need panels once.
@@ -128,9 +126,9 @@ def _nested(
 
     def weighted(items: np.ndarray, z: np.ndarray) -> np.ndarray:
         items = counting[items]
-        found = log_density(items, z)
-        weight = np.exp(found[:, 0] - 0.5 * z**2 - top[items])
-        return weight[:, None] if last else weight[:, None] * np.stack([np.ones_like(weight), found[:, 1]], axis=1)
+        density = log_density(items, z)
+        weight = np.exp(density[:, 0] - 0.5 * z**2 - top[items])
+        return weight[:, None] if last else weight[:, None] * np.stack([np.ones_like(weight), density[:, 1]], axis=1)
 
     def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:
         relative = _RELATIVE if rows.nodal == 1 else _OUTER if not last else _INNER
@@ -139,10 +137,10 @@ def _nested(
         return wanted
 
     ends = graded(centre[counting], width[counting], _ENDS if rows.nodal == 1 else _NEAR_ENDS)
-    found = integrate(weighted, ends, allowed)
+    integrals = integrate(weighted, ends, allowed)
     value, error = np.zeros(row.size), np.zeros(row.size)
-    value[counting] = found.value[:, 0]
-    error[counting] = found.error[:, 0] + (0.0 if last else found.value[:, 1])
+    value[counting] = integrals.value[:, 0]
+    error[counting] = integrals.error[:, 0] + (0.0 if last else integrals.value[:, 1])
     relative = np.where(value > 0.0, error / np.where(value > 0.0, value, 1.0), 0.0)
     return top + np.log(value) - 0.5 * LOG_2PI, relative
 
@@ -188,9 +186,9 @@ def moments(rows: Rows) -> tuple[np.ndarray, np.ndarray]:
             wanted[:, 2:] = np.inf
             return wanted
 
-        found = integrate(weighted, np.broadcast_to(_MOMENT_ENDS, (rows.count, _MOMENT_ENDS.size)), allowed).value
-        first, second = found[:, 0], found[:, 1]
-        over = np.abs(found[:, 2:]) > 1e-6 * np.abs(found[:, :2])
+        integrals = integrate(weighted, np.broadcast_to(_MOMENT_ENDS, (rows.count, _MOMENT_ENDS.size)), allowed).value
+        first, second = integrals[:, 0], integrals[:, 1]
+        over = np.abs(integrals[:, 2:]) > 1e-6 * np.abs(integrals[:, :2])
         mean = np.where(over[:, 0], np.copysign(np.inf, first), reference + first)
         return mean, np.where(over[:, 1] | over[:, 0], np.inf, np.maximum(second - first**2, 0.0))
 
@@ -208,6 +206,7 @@ def probabilities(rows: Rows) -> np.ndarray:
     def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:
         return 0.1 * _RELATIVE * value + 1e-16
 
-    found = integrate(weighted, np.broadcast_to(_PROBABILITY_ENDS, (rows.count, _PROBABILITY_ENDS.size)), allowed).value
+    ends = np.broadcast_to(_PROBABILITY_ENDS, (rows.count, _PROBABILITY_ENDS.size))
+    unscaled = integrate(weighted, ends, allowed).value
     # They sum to 1 up to rounding.
-    return found / np.sum(found, axis=1, keepdims=True)
+    return unscaled / np.sum(unscaled, axis=1, keepdims=True)

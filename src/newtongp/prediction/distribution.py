@@ -74,12 +74,10 @@ def _by_products(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
     for spacing in SPACINGS:
         nodes, weights, _ = trapezoid(spacing, rows.nodal)
         index = np.repeat(open_, weights.size)
-        found = (
-            rows.distribution(*points.take(index), np.tile(nodes, (1, open_.size))).reshape(open_.size, -1) @ weights
-        )
-        change = np.abs(found - value[open_])
-        agree = change <= _AGREEMENT * np.minimum(found, 1.0 - found) + _ABSOLUTE
-        value[open_] = found
+        sums = rows.distribution(*points.take(index), np.tile(nodes, (1, open_.size))).reshape(open_.size, -1) @ weights
+        change = np.abs(sums - value[open_])
+        agree = change <= _AGREEMENT * np.minimum(sums, 1.0 - sums) + _ABSOLUTE
+        value[open_] = sums
         error[open_[agree]] = change[agree]
         open_ = open_[~agree]
         if open_.size == 0:
@@ -89,16 +87,16 @@ def _by_products(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
 
 def _half_nested(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
     """Use two fixed rules for the outer integral; the error is infinite where they do not agree."""
-    found, errors = [], []
+    sums, errors = [], []
     for spacing in SPACINGS[:2]:
         nodes, weights, _ = trapezoid(spacing, 1)
         index = np.repeat(np.arange(points.y.size), weights.size)
         value, error = _nested(rows, points.take(index), np.tile(nodes, (1, points.y.size)))
-        found.append(value.reshape(-1, weights.size) @ weights)
+        sums.append(value.reshape(-1, weights.size) @ weights)
         errors.append(error.reshape(-1, weights.size) @ weights)
-    change = np.abs(found[1] - found[0])
-    agree = change <= _AGREEMENT * np.minimum(found[1], 1.0 - found[1]) + _INNER
-    return found[1], np.where(agree, change + errors[1], np.inf)
+    change = np.abs(sums[1] - sums[0])
+    agree = change <= _AGREEMENT * np.minimum(sums[1], 1.0 - sums[1]) + _INNER
+    return sums[1], np.where(agree, change + errors[1], np.inf)
 
 
 def _nested(rows: Rows, points: Points, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -109,11 +107,11 @@ def _nested(rows: Rows, points: Points, outer: np.ndarray) -> tuple[np.ndarray, 
         return points.take(items), np.concatenate([outer[:, items], z[None, :]])
 
     def weighted(items: np.ndarray, z: np.ndarray) -> np.ndarray:
-        asked, place = at(items, z)
+        chosen, place = at(items, z)
         weight = np.exp(-0.5 * z**2) / np.sqrt(2.0 * np.pi)
         if last:
-            return (weight * rows.distribution(*asked, place))[:, None]
-        value, error = _nested(rows, asked, place)
+            return (weight * rows.distribution(*chosen, place))[:, None]
+        value, error = _nested(rows, chosen, place)
         return weight[:, None] * np.stack([value, error], axis=1)
 
     def allowed(value: np.ndarray, size: np.ndarray) -> np.ndarray:
@@ -129,14 +127,14 @@ def _nested(rows: Rows, points: Points, outer: np.ndarray) -> tuple[np.ndarray, 
     if last and rows.linear:
         # The step of the distribution function, or its steepest point.
         def closeness(items: np.ndarray, z: np.ndarray) -> np.ndarray:
-            asked, place = at(items, z)
-            return -0.5 * (rows.standardised(*asked, place)[:, None]) ** 2
+            chosen, place = at(items, z)
+            return -0.5 * (rows.standardised(*chosen, place)[:, None]) ** 2
 
         centre, width, _ = locate(closeness, points.y.size, ends[-1])
         breaks = graded(centre, width, ends)
-    found = integrate(weighted, breaks, allowed)
-    inner = found.value[:, 1] if found.value.shape[1] > 1 else 0.0
-    return found.value[:, 0], found.error[:, 0] + inner
+    integrals = integrate(weighted, breaks, allowed)
+    inner = integrals.value[:, 1] if integrals.value.shape[1] > 1 else 0.0
+    return integrals.value[:, 0], integrals.error[:, 0] + inner
 
 
 def _by_points(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:

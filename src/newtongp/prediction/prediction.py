@@ -124,7 +124,7 @@ class Prediction:
     def to_frame(self, level: float = 0.95) -> Any:
         """A data frame with one row per new input: `mean`, `std`, the interval's `lower` and `upper`.
 
-        It is a frame of the library of the new inputs, such as polars; of pandas if these were no frame or column.
+        The frame is of the same library as the new inputs, such as polars, or of pandas if they were arrays.
         `latent_mean` and `latent_std` are those of f. For several outputs or latents, names include an index, as in
         `mean_0`; classes have columns `probability_0` and so on. Columns that the likelihood does not provide are left
         out.

@@ -21,16 +21,16 @@ _LARGEST = np.finfo(float).max
 _FAR = 300.0
 
 
-def quantiles(rows: Rows, asked: Points) -> tuple[np.ndarray, np.ndarray]:
-    """The smallest y with P(Y ≤ y) ≥ p, where `asked` holds p instead of y; and the error of the probabilities."""
-    p = asked.y
+def quantiles(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest y with P(Y ≤ y) ≥ p, where `points` holds p instead of y; and the error of the probabilities."""
+    p = points.y
     if rows.nodal == 0:
-        mean, variance = rows.normal(asked.rows, np.zeros((0, p.size)))
+        mean, variance = rows.normal(points.rows, np.zeros((0, p.size)))
         index = np.arange(p.size)
-        spread = np.sqrt(variance[index, asked.outputs])
-        return mean[index, asked.outputs] + spread * special.ndtri(p), np.zeros(p.shape)
+        spread = np.sqrt(variance[index, points.outputs])
+        return mean[index, points.outputs] + spread * special.ndtri(p), np.zeros(p.shape)
     with np.errstate(all="ignore"):
-        return _Search(rows, asked, _coordinate(rows, asked)).run()
+        return _Search(rows, points, _coordinate(rows, points)).run()
 
 
 # Coordinates ------------------------------------------------------------------------------------
@@ -123,10 +123,10 @@ class _Coordinate(NamedTuple):
         return _Coordinate(self.chart, self.centre[index], self.scale[index])
 
 
-def _coordinate(rows: Rows, asked: Points) -> _Coordinate:
+def _coordinate(rows: Rows, points: Points) -> _Coordinate:
     """From quantiles of y given the latents at their means, and at one standard deviation from them."""
     chart = _Chart(rows.likelihood.support)
-    pairs, back = np.unique(np.stack([asked.rows, asked.outputs]), axis=1, return_inverse=True)
+    pairs, back = np.unique(np.stack([points.rows, points.outputs]), axis=1, return_inverse=True)
     back = back.reshape(-1)
     places = np.concatenate([np.zeros((1, rows.nodal)), np.eye(rows.nodal), -np.eye(rows.nodal)])
     probes = [(0, special.ndtr(-1.0)), (0, special.ndtr(1.0))] + [(k, 0.5) for k in range(places.shape[0])]
@@ -136,9 +136,9 @@ def _coordinate(rows: Rows, asked: Points) -> _Coordinate:
     p = np.repeat([level for _, level in probes], count)
     t = _conditional(rows, chart, row, output, z, p).reshape(len(probes), count)
     whole_line = _Coordinate(chart, t[0], t[0]).whole_line
-    seen = chart.y(t) if whole_line else t
-    centre, moved = seen[2], seen[3:]
-    noise = 0.5 * (seen[1] - seen[0])
+    values = chart.y(t) if whole_line else t
+    centre, moved = values[2], values[3:]
+    noise = 0.5 * (values[1] - values[0])
     spread = 0.5 * (moved[: rows.nodal] - moved[rows.nodal :])
     scale = np.sqrt(noise**2 + np.sum(spread**2, axis=0))
     least = 1e-12 * (np.abs(centre) + (1e-290 if whole_line else 1.0))
@@ -171,10 +171,10 @@ class _Search:
     falsi), or the middle if that has shrunk the bracket too little.
     """
 
-    def __init__(self, rows: Rows, asked: Points, coordinate: _Coordinate):
-        self.rows, self.asked, self.coordinate = rows, asked, coordinate
+    def __init__(self, rows: Rows, points: Points, coordinate: _Coordinate):
+        self.rows, self.points, self.coordinate = rows, points, coordinate
         self.support = rows.likelihood.support
-        p = asked.y
+        p = points.y
         self.target = special.ndtri(p)
         self.tolerance = _TOLERANCE * np.minimum(p, 1.0 - p)
         chart, support = coordinate.chart, self.support
@@ -189,18 +189,18 @@ class _Search:
             self.high_u = (chart.last - coordinate.centre) / coordinate.scale
         # Φ⁻¹(P(Y ≤ y)) − Φ⁻¹(p) at the ends, NaN where it was not evaluated.
         self.low_miss, self.high_miss = np.full(p.shape, np.nan), np.full(p.shape, np.nan)
-        self.found, self.done = np.full(p.shape, np.nan), np.zeros(p.shape, dtype=bool)
+        self.quantiles, self.done = np.full(p.shape, np.nan), np.zeros(p.shape, dtype=bool)
         self.error = np.zeros(p.shape)
         self.step = np.ones(p.shape)
         self.last_side, self.slow = np.zeros(p.shape, dtype=int), np.zeros(p.shape, dtype=int)
 
     def run(self) -> tuple[np.ndarray, np.ndarray]:
         """All quantiles, and the errors of the last probabilities."""
-        open_ = np.arange(self.found.size)
+        open_ = np.arange(self.quantiles.size)
         u = self.coordinate.guess(self.target)
         for _ in range(_MOST_TRIALS):
             y = self._inside(open_, u)
-            value, error = distribution(self.rows, Points(self.asked.rows[open_], self.asked.outputs[open_], y))
+            value, error = distribution(self.rows, Points(self.points.rows[open_], self.points.outputs[open_], y))
             self.error[open_] = error
             self._record(open_, y, value)
             self._close(open_[~self.done[open_]])
@@ -208,20 +208,20 @@ class _Search:
             if open_.size == 0:
                 break
             u = self._trial(open_)
-        self.found[open_] = self.high[open_]
+        self.quantiles[open_] = self.high[open_]
         self._at_the_lower_end()
-        return self.found, self.error
+        return self.quantiles, self.error
 
     def _at_the_lower_end(self) -> None:
         """Quantiles at the lower end of the support, where y has a positive probability."""
         if self.support.integer or not self.support.lower_included:
             return
         nearest = np.nextafter(self.support.lower, np.inf)
-        index = np.flatnonzero(self.found == nearest)
+        index = np.flatnonzero(self.quantiles == nearest)
         if index.size:
             lower = np.full(index.shape, self.support.lower)
-            value, _ = distribution(self.rows, Points(self.asked.rows[index], self.asked.outputs[index], lower))
-            self.found[index] = np.where(value >= self.asked.y[index], lower, nearest)
+            value, _ = distribution(self.rows, Points(self.points.rows[index], self.points.outputs[index], lower))
+            self.quantiles[index] = np.where(value >= self.points.y[index], lower, nearest)
 
     def _inside(self, index: np.ndarray, u: np.ndarray) -> np.ndarray:
         """The y at u, strictly inside the bracket."""
@@ -238,12 +238,12 @@ class _Search:
         return np.clip(y, above, np.maximum(above, below))
 
     def _record(self, index: np.ndarray, y: np.ndarray, value: np.ndarray) -> None:
-        p = self.asked.y[index]
+        p = self.points.y[index]
         miss = special.ndtri(value) - self.target[index]
         # A distribution function that is NaN has no quantile.
         done = (np.abs(value - p) <= self.tolerance[index]) | np.isnan(value)
         self.done[index] = done
-        self.found[index[done]] = np.where(np.isnan(value[done]), np.nan, y[done])
+        self.quantiles[index[done]] = np.where(np.isnan(value[done]), np.nan, y[done])
         reached = value >= p
         u = np.clip(self.coordinate.take(index).u(y), self.low_u[index], self.high_u[index])
         side = np.where(reached, 1, -1)
@@ -268,7 +268,7 @@ class _Search:
         closed = (high <= apart) | (low >= _LARGEST) | (high <= -_LARGEST)
         # The largest number may not reach p, and the smallest may.
         answer = np.where(low >= _LARGEST, np.inf, np.where(high <= -_LARGEST, -np.inf, high))
-        self.found[index[closed]] = answer[closed]
+        self.quantiles[index[closed]] = answer[closed]
         self.done[index[closed]] = True
 
     def _trial(self, index: np.ndarray) -> np.ndarray:

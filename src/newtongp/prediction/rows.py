@@ -126,9 +126,9 @@ class Rows:
             return special.ndtr(self.standardised(rows, outputs, y, z))
         f = self._latents(rows, z)
         if self.likelihood.num_outputs == 1:
-            found = host.distribution(self.at(rows), y, f.T)
-            if found is not None:
-                return np.broadcast_to(found, y.shape)
+            below = host.distribution(self.at(rows), y, f.T)
+            if below is not None:
+                return np.broadcast_to(below, y.shape)
         every = self._compiled(_distribution, rows, y, f)
         return every[np.arange(rows.size), outputs]
 
@@ -142,7 +142,7 @@ class Rows:
         """log p(y | g) at y (n, P)."""
         f = self._latents(rows, z)
         if self.linear == 0:
-            return self._compiled(_log_density, rows, y, f)
+            return self._compiled(row_log_prob, rows, y, f)
         free = self.root[:, self.nodal :, self.nodal :]
         return self._compiled(_normal_log_density, rows, y, f[:, : self.nodal], f[:, self.nodal :], free[rows])
 
@@ -164,12 +164,12 @@ class Rows:
 
     def probabilities(self, rows: np.ndarray, z: np.ndarray) -> np.ndarray:
         """P(y = k | g) of every class, (n, K)."""
-        return self._compiled(_probabilities, rows, self._latents(rows, z))
+        return self._compiled(row_probabilities, rows, self._latents(rows, z))
 
     @in_double
     def _compiled(self, function: Callable, rows: np.ndarray, *arrays: np.ndarray) -> Any:
         """`function(likelihood, *arrays)` for every point, in chunks of a few sizes."""
-        found, start = [], 0
+        chunks, start = [], 0
         while start < rows.size:
             left = rows.size - start
             size = BLOCK if left >= BLOCK else _CHUNK
@@ -177,9 +177,9 @@ class Rows:
             if left < size:  # padded with its first point
                 parts = [np.concatenate([part, np.repeat(part[:1], size - left, axis=0)]) for part in parts]
             answer = _at_points(function, self.at(parts[0]), *parts[1:])
-            found.append(jax.tree.map(lambda leaf, n=left: np.asarray(leaf)[:n], answer))
+            chunks.append(jax.tree.map(lambda leaf, n=left: np.asarray(leaf)[:n], answer))
             start += size
-        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *chunks)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -205,10 +205,6 @@ def _distribution(likelihood, y, f):
     return jnp.reshape(row_cdf(likelihood, y if outputs == 1 else jnp.full(outputs, y), f), (outputs,))
 
 
-def _log_density(likelihood, y, f):
-    return row_log_prob(likelihood, y, f)
-
-
 def _expected_density(likelihood, y, mean, covariance):
     return row_log_expected_power(likelihood, y, mean, covariance, 1.0)
 
@@ -219,7 +215,3 @@ def _is_none(leaf: Any) -> bool:
 
 def _moments(likelihood, f):
     return row_mean(likelihood, f)[0], row_covariance(likelihood, f)[0, 0]
-
-
-def _probabilities(likelihood, f):
-    return row_probabilities(likelihood, f)

@@ -1,4 +1,4 @@
-"""A page that can be handed on: figures, tables and saved results in one folder, with an `index.html` to open."""
+"""Web pages about results: figures, tables and saved results in one folder, with an `index.html` to open."""
 
 from .page import Picture, Section, calibration_picture, convergence_picture, folder_name, section_of, write_report
 

@@ -1,6 +1,6 @@
-"""A page that can be handed on: figures, tables and saved results in one folder, with an `index.html` to open.
+"""Web pages about results: figures, tables and saved results in one folder, with an `index.html` to open.
 
-The page is plain HTML. It needs no network, no script and no server, only the files beside it.
+The page is plain HTML. It needs no network, no script and no server, only the files in its folder.
 """
 
 import itertools
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ..diagnostics.summary import Summary
 
 _DOTS_PER_INCH, _PIXELS_PER_INCH = 144, 96
-"""In the files, and on the page: screens with more pixels than CSS counts have something to show."""
+"""Figures are saved with more dots than they have CSS pixels, for screens of high resolution."""
 
 
 class Picture(NamedTuple):
-    """A figure with a sentence below it: of what was found, or of how good that is and how it `went`."""
+    """A figure with its caption; `went` places it below the summary, under "How it went", instead of above."""
 
     figure: "Figure"
     caption: str
@@ -35,10 +35,10 @@ class Picture(NamedTuple):
 
 
 class Section(NamedTuple):
-    """One result on the page, with whatever is to be said of it.
+    """One result on the page.
 
-    `text` and `findings` are sentences of plain text: paragraphs before the figures, and points of a list after them.
-    `code` is shown as it is. `summary` is that of the result, made when it is not given.
+    `text` and `findings` are sentences of plain text: paragraphs above the figures, and items of a list below them.
+    `code` is shown unchanged. `summary` is that of the result, computed if it is not given.
     """
 
     title: str
@@ -51,10 +51,10 @@ class Section(NamedTuple):
 
 
 def folder_name(folder: Any) -> str:
-    """The name of the folder to write to; ValueError if it is none."""
+    """The name of the folder to write to; ValueError if it is not the name of a folder."""
     name = file_name(folder, "folder", "report", "folder")
     if Path(name).exists() and not Path(name).is_dir():
-        raise ValueError(f"folder must be the name of a folder, and {name!r} is a file: choose another name")
+        raise ValueError(f"folder must be the name of a folder, but {name!r} is a file: choose another name")
     return name
 
 
@@ -64,7 +64,7 @@ def _check_text(value: Any, name: str) -> None:
 
 
 def section_of(result: Result, title: str | None = None) -> Section:
-    """A section with the figures that a result can draw of itself; what cannot be drawn is said in a sentence.
+    """A section with all figures that can be drawn of a result; for each other figure, a sentence says why not.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -79,7 +79,7 @@ def section_of(result: Result, title: str | None = None) -> Section:
     pictures, missing = [], []
     drawings = [_prediction_picture, calibration_picture, convergence_picture]
     if _is_binary(result):
-        drawings.remove(calibration_picture)  # It says next to nothing of 0 and 1.
+        drawings.remove(calibration_picture)  # It says almost nothing about values that are 0 or 1.
     for draw in drawings:
         try:
             pictures.append(draw(result))
@@ -89,25 +89,25 @@ def section_of(result: Result, title: str | None = None) -> Section:
 
 
 def _prediction_picture(result: Result) -> Picture:
-    return Picture(result.plot(), "The data, and what the model predicts of new ones.")
+    return Picture(result.plot(), "The data, and the model's predictions of new data.")
 
 
 def calibration_picture(result: Result) -> Picture:
-    """Whether the rows are where the others predict them to be, in the size that suits the page."""
+    """The calibration of leave-one-out predictions, in the size of the page."""
     calibration = result.calibration()
     caption = (
-        f"Calibration: each of {calibration.rows} rows as predicted from all others. Where predictions are right, bars "
-        "and curve keep to the grey bands."
+        f"Calibration: each of {calibration.rows} rows is predicted from all others. If the predictions are correct, "
+        "bars and curve stay within the grey bands."
     )
     return Picture(_resized(calibration.plot(), 6.6, 3.1), caption, went=True)
 
 
 def convergence_picture(result: Result) -> Picture:
-    """How the energy fell, in the size that suits the page."""
+    """The energy over the steps, in the size of the page."""
     words = (
         "The search for hyperparameters" if np.size(getattr(result, "fit_history", ())) else "The steps of inference"
     )
-    caption = f"{words}: the energy, and how far it was from where it ended."
+    caption = f"{words}: the energy, and its distance from the last value."
     figure = _resized(result.plot_convergence(), 4.4, 3.1)
     figure.axes[0].ticklabel_format(axis="y", useOffset=False)
     for ax in figure.axes:
@@ -116,7 +116,7 @@ def convergence_picture(result: Result) -> Picture:
 
 
 def _resized(figure: "Figure", width: float, height: float) -> "Figure":
-    """Smaller, and without the title, whose place the caption takes."""
+    """The figure in another size and without its title, which the caption replaces."""
     figure.set_size_inches(width, height)
     figure.axes[0].set_title("", loc="left")
     return figure
@@ -132,8 +132,8 @@ def write_report(
 ) -> Path:
     """Write `index.html` to a folder, with the figures and the saved results that it refers to; returns its path.
 
-    The folder is made if it is not there, and files of the same names in it are replaced. `introduction` are paragraphs
-    of plain text above all sections. Figures are closed once they are on the disk.
+    The folder is created if it does not exist, and files with the same names are replaced. `introduction` holds
+    paragraphs of plain text above all sections. Figures are closed once they are saved.
 
     >>> import tempfile
     >>> import newtongp as ng
@@ -148,7 +148,7 @@ def write_report(
     folder, sections = Path(folder_name(folder)), list(sections)
     _check_text(title, "title")
     if not sections:
-        raise ValueError("sections must have at least one section: there is nothing to report")
+        raise ValueError("sections must have at least one section, got none")
     template = _template()
     folder.mkdir(parents=True, exist_ok=True)
     names = _file_names([section.title for section in sections])
@@ -160,8 +160,8 @@ def write_report(
     text = template.render(
         title=title,
         introduction=introduction,
-        overview=[_overview_line(*each) for each in named] if len(named) > 1 else [],
-        sections=[_section(folder, *each) for each in named],
+        overview=[_overview_line(*entry) for entry in named] if len(named) > 1 else [],
+        sections=[_section(folder, *entry) for entry in named],
         style=_beside("page.css"),
         version=__version__,
     )
@@ -171,24 +171,24 @@ def write_report(
 
 
 def _file_names(titles: list[str]) -> list[str]:
-    """A name for the files of each section, made of its title and unlike all others.
+    """A distinct file name for each section, from its title.
 
     >>> _file_names(["Coal mines!", "coal mines", "αβγ"])
     ['coal_mines', 'coal_mines_2', 'result']
     """
-    found: list[str] = []
+    names: list[str] = []
     for title in titles:
         name = "_".join(re.findall(r"[a-z0-9]+", title.lower())[:6]) or "result"
         numbered = (f"{name}_{number}" for number in itertools.count(2))
-        found.append(next(each for each in itertools.chain([name], numbered) if each not in found))
-    return found
+        names.append(next(candidate for candidate in itertools.chain([name], numbered) if candidate not in names))
+    return names
 
 
 # The parts of the page --------------------------------------------------------------------------------
 
 
 def _template() -> Any:
-    """The page without its contents; an ImportError that says what to install, where Jinja2 is missing."""
+    """The template of the page; an ImportError that says what to install if Jinja2 is missing."""
     try:
         from jinja2 import Environment, FunctionLoader, StrictUndefined
     except ImportError:
@@ -206,14 +206,14 @@ def _beside(name: str) -> str:
 
 
 def _words(sentence: str) -> Any:
-    """Plain text as HTML, with every % on the line of its number."""
+    """Plain text as HTML, with no line break between a number and its % sign."""
     from markupsafe import Markup, escape
 
     return escape(sentence).replace(" %", Markup("&nbsp;%"))
 
 
 def _overview_line(name: str, section: Section) -> dict[str, Any]:
-    """What the table of contents says of a section."""
+    """The line of a section in the table of contents."""
     assert section.summary is not None
     facts = section.summary.as_dict()
     ended = (facts["fit"] or facts["inference"])["status"].replace("_", " ")
@@ -224,7 +224,7 @@ def _overview_line(name: str, section: Section) -> dict[str, Any]:
 
 
 def _section(folder: Path, name: str, section: Section) -> dict[str, Any]:
-    """One section as the template shows it, its files written."""
+    """Write the files of a section, and return its entries in the template."""
     assert section.summary is not None
     pictures = [
         _drawn(folder, f"{name}_{number}.png", picture) for number, picture in enumerate(section.pictures, start=1)
@@ -251,7 +251,7 @@ def _drawn(folder: Path, file: str, picture: Picture) -> dict[str, Any]:
 
 
 def _close(figure: "Figure") -> None:
-    """Let go of a figure that pyplot may have made."""
+    """Close a figure that pyplot may have created."""
     from matplotlib import pyplot
 
     pyplot.close(figure)

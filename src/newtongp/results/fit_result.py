@@ -75,7 +75,7 @@ class FitResult(Result):
     @property
     def parameters(self) -> dict[str, np.ndarray]:
         """All hyperparameters by name, learned or not."""
-        return {each.name: each.value for each in hyperparameters(self.model)}
+        return {parameter.name: parameter.value for parameter in hyperparameters(self.model)}
 
     if TYPE_CHECKING:
         covariance = FitResultMethods.covariance

@@ -22,8 +22,7 @@ SEARCHES = {
     ),
     Status.INTERRUPTED: (
         "The search for hyperparameters was interrupted: the best point so far is returned. Continue with "
-        "fit(result.model, "
-        "...), or use checkpoint."
+        "fit(result.model, ...), or use checkpoint."
     ),
 }
 

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..results.result import Result
-from .container import name_of, read_file, write_file
-from .errors import FileFormatError, short
+from ..validation.arguments import file_name
+from ..validation.text import short
+from .container import read_file, write_file
+from .errors import FileFormatError
 from .trees import decode, encode
 
 __all__ = ["FileFormatError", "decode", "encode", "load", "read_file", "save", "write_file"]
@@ -40,7 +42,7 @@ def load(path: Any, classes: Iterable[Any] = ()) -> Any:
     >>> bool(again.predict([0.5]).mean == result.predict([0.5]).mean)
     True
     """
-    found = read_file(path, "result", classes)
-    if not isinstance(found, Result):
-        raise FileFormatError(f"{name_of(path)!r} cannot be loaded: it is not a result, but {short(found)}")
-    return found
+    result = read_file(path, "result", classes)
+    if not isinstance(result, Result):
+        raise FileFormatError(f"{file_name(path)!r} cannot be loaded: it is not a result, but {short(result)}")
+    return result

@@ -9,7 +9,8 @@ from ..inputs.data import Data
 from ..numerics.gaussian import Gaussian, Sites
 from ..priors.sparse import SparsePosterior
 from ..results.result import History
-from .errors import require, short
+from ..validation.text import short
+from .errors import require
 from .fields import is_finite
 
 
@@ -21,7 +22,7 @@ def _is_array(value: Any, kind: str, *shape: int | None) -> bool:
 
 
 def _check_moments(vector: Any, matrix: Any) -> None:
-    fine = all(isinstance(each, np.ndarray) and each.dtype.kind == "f" for each in (vector, matrix))
+    fine = all(isinstance(array, np.ndarray) and array.dtype.kind == "f" for array in (vector, matrix))
     require(fine and vector.ndim > 0, "it needs a vector and a matrix")
     require(matrix.shape == (*vector.shape, vector.shape[-1]), f"shapes are {vector.shape} and {matrix.shape}")
 

@@ -19,7 +19,8 @@ from ..priors.dense import GP
 from ..priors.linear import LinearModel
 from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
-from .errors import require, short
+from ..validation.text import short
+from .errors import require
 
 _RENAMED: dict[type, dict[str, str]] = {
     LinearCoregionalisation: {"noise": "covariance"},
@@ -99,7 +100,7 @@ def _sparse(values: dict[str, Any]) -> SparseGP:
     require((count is None) != (inputs is None), "inducing inputs must be either given or counted")
     if inputs is None:
         return _of_a_kernel(SparseGP)({**values, "inducing": count})
-    fine = all(isinstance(each, np.ndarray) and each.dtype.kind == "f" and each.ndim == 2 for each in inputs)
+    fine = all(isinstance(matrix, np.ndarray) and matrix.dtype.kind == "f" and matrix.ndim == 2 for matrix in inputs)
     require(fine and len(inputs) > 0, "inducing inputs must be matrices")
     given = inputs[0] if len(inputs) == 1 else list(inputs)
     made = _of_a_kernel(SparseGP)({**values, "inducing": given})

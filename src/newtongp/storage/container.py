@@ -24,7 +24,8 @@ import numpy as np
 
 from .._runtime.version import __version__
 from ..validation.arguments import file_name
-from .errors import FileFormatError, short
+from ..validation.text import short
+from .errors import FileFormatError
 from .registry import by_name
 from .trees import DEEPEST, TYPES, Encoder, decode
 
@@ -79,7 +80,7 @@ def write_file(path: Any, kind: str, payload: Any) -> None:
 
 def read_file(path: Any, kind: str, classes: Iterable[Any] = ()) -> Any:
     """Read a tree written by `write_file`; FileFormatError for any other file."""
-    given, name = by_name(classes), name_of(path)
+    given, name = by_name(classes), file_name(path)
     try:
         with _opened(name) as file:
             header = _read_header(file)
@@ -91,16 +92,11 @@ def read_file(path: Any, kind: str, classes: Iterable[Any] = ()) -> Any:
         raise FileFormatError(f"{name!r} cannot be loaded: {error}") from None
 
 
-def name_of(path: Any) -> str:
-    """The name of a file; ValueError if it is not one."""
-    return file_name(path)
-
-
 def _target(path: Any) -> str:
     """The path to write to, with links resolved."""
-    target = os.path.realpath(name_of(path))
+    target = os.path.realpath(file_name(path))
     if os.path.exists(target) and not os.path.isfile(target):
-        raise ValueError(f"path must be the name of a file, but {name_of(path)!r} is not: choose another name")
+        raise ValueError(f"path must be the name of a file, but {file_name(path)!r} is not: choose another name")
     if not os.path.isdir(os.path.dirname(target)):
         raise ValueError(f"path is in a folder that does not exist, {os.path.dirname(target)!r}: create it first")
     return target
@@ -213,10 +209,10 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return unique
 
 
 def _no_constant(name: str) -> Any:

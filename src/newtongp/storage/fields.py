@@ -12,7 +12,8 @@ import jaxtyping
 import numpy as np
 
 from ..priors.base import Prior
-from .errors import FileFormatError, require, short
+from ..validation.text import short
+from .errors import FileFormatError, require
 from .registry import key_of
 
 _HYPERPARAMETERS = ("cubature", "kernels", "likelihoods", "means", "methods", "steps")
@@ -38,12 +39,12 @@ def fits(value: Any, hint: Any) -> bool:
     """Whether a value fits the declared type of a field."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return any(fits(value, each) for each in inside)
+        return any(fits(value, kind) for kind in inside)
     if origin is tuple:
         inside = inside[:1] * len(value) if inside[-1] is Ellipsis and isinstance(value, tuple) else inside
         return isinstance(value, tuple) and len(value) == len(inside) and all(map(fits, value, inside))
     if origin is list:
-        return isinstance(value, list) and all(fits(each, inside[0]) for each in value)
+        return isinstance(value, list) and all(fits(entry, inside[0]) for entry in value)
     if origin is dict:
         return isinstance(value, dict) and all(fits(key, inside[0]) and fits(value[key], inside[1]) for key in value)
     if hint is Callable or origin is Callable:

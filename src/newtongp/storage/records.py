@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..results.result import History, Result
+from ..validation.text import short
 from .checks import CHECKS
 from .constructing import construct
-from .errors import FileFormatError, short
+from .errors import FileFormatError
 from .fields import check_field, check_range
 from .registry import PACKAGE, is_named_tuple
 from .saved_results import contents_of_result, make_result
@@ -51,7 +52,7 @@ def make(cls: type, values: dict[str, Any], where: str) -> Any:
 
 
 def make_with(function: Callable, values: dict[str, Any], where: str) -> Any:
-    """What a function returns for these arguments, in place of a class that is gone."""
+    """Call the function that replaces a class of an older version, with these arguments."""
     try:
         return function(**values)
     # As above: the values may be anything that a file can hold.
@@ -94,7 +95,7 @@ def _set_fields(cls: Any, values: dict[str, Any]) -> Any:
     made = object.__new__(cls)
     for name, value in values.items():
         object.__setattr__(made, name, value)
-    for each in cls.__mro__:
-        if "__check_init__" in vars(each):
-            vars(each)["__check_init__"](made)
+    for base in cls.__mro__:
+        if "__check_init__" in vars(base):
+            vars(base)["__check_init__"](made)
     return made

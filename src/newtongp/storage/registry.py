@@ -97,11 +97,11 @@ def class_of(key: str) -> type | None:
 
 
 _REPLACED = {"methods.FirstOrderVI": "methods.presets"}
-"""Keys of classes of version 0.1 that are functions now, and their modules: fields are the arguments."""
+"""Keys of classes of version 0.1 that are functions now, and their modules. The fields are the arguments."""
 
 
 def replacement_of(key: str) -> Any:
-    """The function that makes what objects with this key have become; None if the key is not an old one."""
+    """The function that replaces the class with this key; None if the class was not replaced."""
     if key not in _REPLACED:
         return None
     return getattr(importlib.import_module(f"{PACKAGE}.{_REPLACED[key]}"), key.partition(".")[2])
@@ -126,10 +126,10 @@ def by_name(classes: Iterable[Any]) -> dict[str, Any]:
     """The user's `classes`, by name."""
     if isinstance(classes, (str, type)) or not isinstance(classes, Iterable):
         raise ValueError(f"classes must be a list of classes, as in classes=[MyLikelihood], got {classes!r}")
-    found: dict[str, Any] = {}
-    for each in classes:
-        if not callable(each) or not isinstance(getattr(each, "__name__", None), str):
-            raise ValueError(f"classes must hold classes, or functions with a name, got {each!r}")
-        if found.setdefault(each.__name__, each) is not each:
-            raise ValueError(f"classes must have different names, got two called {each.__name__}")
-    return found
+    named: dict[str, Any] = {}
+    for item in classes:
+        if not callable(item) or not isinstance(getattr(item, "__name__", None), str):
+            raise ValueError(f"classes must hold classes, or functions with a name, got {item!r}")
+        if named.setdefault(item.__name__, item) is not item:
+            raise ValueError(f"classes must have different names, got two called {item.__name__}")
+    return named

@@ -19,8 +19,10 @@ from ..priors.sparse import SparseGP, SparsePosterior
 from ..results.fit_result import FitResult
 from ..results.result import History, Result
 from ..results.status import Status
+from ..results.wording import inference_status
+from ..validation.text import short
 from .constructing import same
-from .errors import FileFormatError, require, short
+from .errors import FileFormatError, require
 from .fields import fits, is_finite
 
 _PARTS: dict[str, Any] = {
@@ -58,14 +60,14 @@ _FIT_PARTS: dict[str, Any] = {
 
 def contents_of_result(result: Result) -> dict[str, Any]:
     """The parts of a result: its attributes, except private and lazily computed ones."""
-    kept = {
+    fields = {
         name: value
         for name, value in vars(result).items()
         if not name.startswith("_") and not isinstance(getattr(type(result), name, None), functools.cached_property)
     }
     if result.site_marginals is result.marginals:
-        kept["site_marginals"] = None
-    return {**kept, "posterior": result.posterior if _keeps_posterior(result.model, result) else None}
+        fields["site_marginals"] = None
+    return {**fields, "posterior": result.posterior if _keeps_posterior(result.model, result) else None}
 
 
 def _keeps_posterior(model: Model, result: Any) -> bool:
@@ -105,7 +107,7 @@ def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
 
 
 def _check_result(result: Result, posterior: Posterior | None) -> None:
-    ending = result.inference_status if isinstance(result, FitResult) else result.status
+    ending = inference_status(result)
     require(Status.RUNNING not in (result.status, ending), "status must be final, not RUNNING")
     # A run that broke down may have no finite energy.
     require(ending.failed or is_finite(result.energy), f"energy must be finite, got {result.energy}")
@@ -165,19 +167,19 @@ def _check_fit(result: FitResult) -> None:
     model = result.parameters
     for name in ("learned", "standard_errors"):
         arrays = getattr(result, name)
-        for of, array in arrays.items():
+        for key, array in arrays.items():
             require(np.asarray(array).dtype.kind == "f", f"{name} must be numbers")
-            require(of in model, f"{name} has {short(of)}, which the model does not")
-            require(np.shape(array) == np.shape(model[of]), f"{name} has {short(of)} with shape {np.shape(array)}")
+            require(key in model, f"{name} has {short(key)}, which the model does not")
+            require(np.shape(array) == np.shape(model[key]), f"{name} has {short(key)} with shape {np.shape(array)}")
     for name, value in result.learned.items():
         fine = np.allclose(value, model[name], rtol=1e-9, atol=0.0)
         require(fine, f"{short(name)} is {short(value)} in learned, but {short(model[name])} in the model")
     for name, error in result.standard_errors.items():
         require(np.all(np.asarray(error) >= 0.0), f"standard_errors must not be negative, but that of {short(name)} is")
     for name, names in (("standard_errors", result.standard_errors), ("at_bound", result.at_bound)):
-        stray = [each for each in names if each not in result.learned]
+        stray = [key for key in names if key not in result.learned]
         require(not stray, f"{name} has {short(stray)}, which was not learned")
-    stray = [each for each in (*result.priors, *result.tied, *result.tied.values()) if each not in model]
+    stray = [key for key in (*result.priors, *result.tied, *result.tied.values()) if key not in model]
     require(not stray, f"the model has no hyperparameters {short(stray)}")
     history = np.asarray(result.fit_history)
     require(history.ndim == 1 and history.dtype.kind == "f", "fit_history must be a vector")

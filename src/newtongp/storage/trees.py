@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..validation.text import short
 from .constructing import prepare
-from .errors import FileFormatError, short
+from .errors import FileFormatError
 from .records import contents, make, make_with
 from .registry import PACKAGE, YOURS, by_name, class_of, is_record, key_of, replacement_of
 
@@ -179,18 +180,18 @@ class _Decoder:
 
     def _look_up(self, key: str, where: str) -> Any:
         part, _, name = key.partition(".")
-        found = self._given.get(name) if part == YOURS else class_of(key)
-        if found is None:
+        cls = self._given.get(name) if part == YOURS else class_of(key)
+        if cls is None:
             raise FileFormatError(
                 f"{where} is of class {short(key)}, which this newtongp does not have: load it with the newtongp "
                 "that wrote it, or a newer one"
             )
-        return found
+        return cls
 
 
 def _names_of_users(tree: Any) -> set[str]:
     """The custom classes and functions in a tree."""
-    found, waiting = set(), [tree]
+    names, waiting = set(), [tree]
     while waiting:
         part = waiting.pop()
         if isinstance(part, list):
@@ -198,6 +199,6 @@ def _names_of_users(tree: Any) -> set[str]:
         elif isinstance(part, dict):
             waiting.extend(part.values())
             named = [str(part.get(tag)) for tag in ("object", "enum")]
-            found |= {name.removeprefix(f"{YOURS}.") for name in named if name.startswith(f"{YOURS}.")}
-            found |= {part["function"]} if set(part) == {"function"} and isinstance(part["function"], str) else set()
-    return found
+            names |= {name.removeprefix(f"{YOURS}.") for name in named if name.startswith(f"{YOURS}.")}
+            names |= {part["function"]} if set(part) == {"function"} and isinstance(part["function"], str) else set()
+    return names

@@ -16,7 +16,7 @@ from .numbers import parameter
 
 
 def is_whole(value: Any) -> bool:
-    """Whether this is an integer, of Python or NumPy: True and False are none."""
+    """Whether this is an integer of Python or NumPy; True and False are not."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 

@@ -18,7 +18,7 @@ def read_frame(value: Any) -> "nw.DataFrame[Any] | nw.Series[Any] | None":
     >>> read_frame([1.0, 2.0]) is None
     True
     """
-    if isinstance(value, _PLAIN):  # narwhals is imported only if needed: that takes longer than reading an array
+    if isinstance(value, _PLAIN):  # Arrays do not need narwhals, whose import takes time.
         return None
     import narwhals as nw
 
@@ -77,7 +77,7 @@ def make_frame(columns: dict[str, np.ndarray], library: str) -> Any:
 
 
 def library_of(value: Any, otherwise: str = "pandas") -> str:
-    """The library of a frame or column, by the name that narwhals has for it.
+    """The name of the library of a frame or column; `otherwise` for anything else.
 
     >>> library_of([1.0, 2.0])
     'pandas'

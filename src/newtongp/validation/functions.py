@@ -1,4 +1,4 @@
-"""Functions that a model is made with."""
+"""The Python functions in a model."""
 
 import dataclasses
 import functools
@@ -10,7 +10,7 @@ import equinox as eqx
 
 
 def functions_in(tree: Any) -> Iterator[types.FunctionType]:
-    """All functions in a tree, those in static fields included."""
+    """All functions in a tree, including those in static fields."""
     if isinstance(tree, types.FunctionType):
         yield tree
     elif isinstance(tree, functools.partial):

@@ -21,14 +21,14 @@ def find(name: str, classes: Sequence[str], what: str, instead: Mapping[str, str
         ...
     ValueError: there is no likelihood with the name 'binomial' alone: write Binomial(trials=10)
     """
-    spelled = {_plain(each): _with_underscores(each) for each in classes}
-    found = {_plain(each): each for each in classes}
+    spelled = {_plain(cls): _with_underscores(cls) for cls in classes}
+    by_plain_name = {_plain(cls): cls for cls in classes}
     wanted = _plain(name)
-    if wanted in found:
-        return found[wanted]
+    if wanted in by_plain_name:
+        return by_plain_name[wanted]
     if instead and wanted in instead:
         raise ValueError(f"there is no {what} with the name {name!r} alone: write {instead[wanted]}")
-    near = difflib.get_close_matches(wanted, found, n=1)
+    near = difflib.get_close_matches(wanted, by_plain_name, n=1)
     hint = f" (did you mean {spelled[near[0]]!r}?)" if near else ""
     raise ValueError(f"there is no {what} with the name {name!r}{hint}: names are {', '.join(spelled.values())}")
 

@@ -1,4 +1,4 @@
-"""Numbers as text, for messages and summaries."""
+"""Values as text, for messages and summaries."""
 
 from typing import Any
 
@@ -11,13 +11,23 @@ def shown(value: Any, otherwise: str = "not finite") -> str:
     """One number, a few numbers, or the range of many."""
     numbers = np.ravel(np.array(value, dtype=float))
     if numbers.size == 1 or (np.size(numbers) <= _FEW and np.ndim(value) < 2):
-        words = [number(each) if np.isfinite(each) else otherwise for each in numbers]
+        words = [number(entry) if np.isfinite(entry) else otherwise for entry in numbers]
         return words[0] if len(set(words)) == 1 and not np.all(np.isfinite(numbers)) else ", ".join(words)
     shape = " × ".join(str(size) for size in np.shape(value))
     finite = numbers[np.isfinite(numbers)]
     if finite.size == 0:
         return otherwise
     return f"{shape} values, {number(finite.min())} to {number(finite.max())}"
+
+
+def short(value: Any, most: int = 80) -> str:
+    """Any value as text on one line, of at most this many letters.
+
+    >>> short("x" * 100)[-5:]
+    'xx...'
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def number(value: Any) -> str:
