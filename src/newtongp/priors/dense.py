@@ -22,7 +22,7 @@ from ..means import as_mean
 from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
-from ..numerics.size_classes import SMALLEST, size_class
+from ..numerics.size_classes import SMALLEST, cubic_size_class
 from .base import Conditioned, Posterior, Prior, Workspace, ask, draws_of, over_pairs
 from .by_name import read_kernel
 
@@ -64,7 +64,7 @@ class GP(Prior):
         return 6.0 * 8.0 * (x.shape[0] * float(self.num_latents)) ** 2
 
     def size_class(self, rows: int) -> int:
-        return size_class(rows, cubic=True)
+        return cubic_size_class(rows)
 
     def prepare(self, x: Float[Array, "N P"]) -> "DenseWorkspace":
         return DenseWorkspace(x, self.mean.means(x), grams(self.kernel, x, x))
