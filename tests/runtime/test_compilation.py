@@ -19,9 +19,9 @@ def scaled(sites, factor, times):
     return Sites(times * jnp.sin(sites.linear), sites.precision + factor)
 
 
-@pytest.mark.parametrize("quickly", [True, False])
-def test_the_options_change_no_answer(quickly):
-    found = compiled(scaled, static_argnums=1, donate_argnums=0)(SITES, 2, 3.0, quickly=quickly)
+@pytest.mark.parametrize("effort", ["low", "medium", "full", None])
+def test_the_effort_changes_no_answer(effort):
+    found = compiled(scaled, static_argnums=1, donate_argnums=0)(SITES, 2, 3.0, effort=effort)
     np.testing.assert_allclose(found.linear, 3.0 * np.sin(SITES.linear), rtol=1e-6)
     np.testing.assert_allclose(found.precision, SITES.precision + 2, rtol=1e-6)
 
@@ -33,11 +33,28 @@ def test_donated_arrays_of_the_caller_are_left_alone():
 
 
 def test_an_unknown_option_is_left_out(monkeypatch):
-    monkeypatch.setattr(compilation, "_OPTIONS", {"xla_no_such_option": True})
+    unknown = {"xla_no_such_option": True}
+    monkeypatch.setattr(compilation, "_OPTIONS", {"low": unknown, "medium": unknown, "full": unknown})
     compilation._try_options.cache_clear()
     try:
-        assert not compilation.options_work()
+        assert not compilation.options_work("low")
         result = ng.infer(ng.Model(ng.GP("rbf"), "poisson"), [0.0, 1.0], [1, 2])
         assert result.status is ng.Status.CONVERGED
     finally:
         compilation._try_options.cache_clear()
+
+
+def test_the_environment_sets_the_effort(monkeypatch):
+    efforts = []
+    monkeypatch.setattr(compilation, "options_work", lambda effort: efforts.append(effort))
+    monkeypatch.setenv("NEWTONGP_EFFORT", "full")
+    compiled(scaled, static_argnums=1)(SITES, 2, 3.0, effort="low")
+    assert efforts == ["full"]
+    monkeypatch.setenv("NEWTONGP_EFFORT", "some")
+    with pytest.raises(ValueError, match="NEWTONGP_EFFORT must be low, medium, full or unset, got 'some'"):
+        compiled(scaled, static_argnums=1)(SITES, 2, 3.0)
+
+
+def test_small_problems_are_compiled_with_low_effort():
+    few, many = np.zeros(2**18), np.zeros(2**18 + 1)
+    assert compilation._by_size((few,)) == "low" and compilation._by_size((many,)) == "medium"

@@ -139,9 +139,16 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
 @in_double
 def _rule_of(likelihood: Likelihood, cubature: Cubature | None, power: float | None) -> tuple[Cubature, int]:
     """The rule that a method uses, and its number of latents."""
-    count = likelihood.num_latents
-    nodes = place_nodes(likelihood, Gaussian(jnp.zeros(count), jnp.eye(count)), cubature, power is not None)
-    return nodes.rule, len(nodes.split.others)
+    count, chosen = likelihood.num_latents, []
+
+    def place(mean, covariance):
+        nodes = place_nodes(likelihood, Gaussian(mean, covariance), cubature, power is not None)
+        chosen.append((nodes.rule, len(nodes.split.others)))
+        return nodes.points
+
+    # Traced only: nothing is compiled.
+    jax.eval_shape(place, np.zeros(count), np.eye(count))
+    return chosen[-1]
 
 
 def _finer(rule: Cubature, count: int) -> GaussHermite | Adaptive | None:

@@ -26,7 +26,7 @@ from ..priors.by_name import for_columns
 from ..priors.sparse import SparseGP
 from ..results.fit_result import FitResult
 from ..results.status import Status
-from ..validation.arguments import as_key, file_name, flag, tolerance, whole
+from ..validation.arguments import check_key, file_name, flag, tolerance, whole
 from .evaluator import INNER_TOLERANCE, Evaluator, RecordFile
 from .initial_values import guessed_model, scales_of
 from .learned import with_values
@@ -95,7 +95,7 @@ def fit(
     whole(restarts, "restarts", 0)
     whole(inference_steps, "inference_steps", 1, MOST_STEPS, such_as=200)
     tol = tolerance(tol, strict=True)
-    key = as_key(key)
+    check_key(key)
     flags = {"weak_priors": weak_priors, "standard_errors": standard_errors, "progress": progress, "throw": throw}
     for name, value in flags.items():
         flag(value, name)

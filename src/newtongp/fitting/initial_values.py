@@ -109,24 +109,18 @@ def _loss_of_a_constant(f, likelihood: Likelihood, y, selected):
 def _is_location(likelihood: Likelihood) -> bool:
     """Whether the first latent has the units of y."""
     try:
-        probe = [float(np.ravel(_mean_at(np.full(likelihood.num_latents, at), likelihood))[0]) for at in (0.0, 1.0)]
+        means = [_moments_at(np.full(likelihood.num_latents, at), likelihood)[0] for at in (0.0, 1.0)]
+        probe = [float(np.ravel(mean)[0]) for mean in means]
     except (NotImplementedError, TypeError, ValueError, IndexError):
         return False
     return likelihood.num_outputs == 1 and abs(probe[1] - probe[0] - 1.0) < 1e-9
 
 
-# Compiled as a whole, because separate compilation of every operation takes longer.
-
-
-@jax.jit
-def _mean_at(f, likelihood: Likelihood):
-    return row_mean(likelihood, f)
-
-
-@jax.jit
-def _slopes_and_noise_at(f, likelihood: Likelihood):
-    """The derivatives of E[y | f] in f, and Var[y | f]."""
-    return jax.jacfwd(lambda f: row_mean(likelihood, f))(f), jnp.diagonal(row_covariance(likelihood, f))
+@compiled
+def _moments_at(f, likelihood: Likelihood):
+    """E[y | f], its derivatives in f, and Var[y | f]."""
+    slopes = jax.jacfwd(lambda f: row_mean(likelihood, f))(f)
+    return row_mean(likelihood, f), slopes, jnp.diagonal(row_covariance(likelihood, f))
 
 
 def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -135,8 +129,8 @@ def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -
     if likelihood.moments_problem() is not None or y.shape[0] < 2:
         return still
     try:
-        jacobian, noise = (np.asarray(part) for part in _slopes_and_noise_at(mean, likelihood))
-        elsewhere = np.asarray(_slopes_and_noise_at(mean + 1.0, likelihood)[0])
+        _, jacobian, noise = (np.asarray(part) for part in _moments_at(mean, likelihood))
+        elsewhere = np.asarray(_moments_at(mean + 1.0, likelihood)[1])
     except (TypeError, ValueError):
         # With one row parameter per row there are no moments to use.
         return still

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.optimize
 
 from ..results.status import Status
+from ..validation.arguments import as_key
 from .evaluator import Evaluator
 from .standard_errors import Spread, curvature
 
@@ -134,7 +135,7 @@ def starts_of(evaluator: Evaluator, restarts: int, key: Any) -> Iterator[np.ndar
     yield space.middle if evaluator.best is None else evaluator.best[1]
     if restarts == 0:
         return
-    keys = jax.random.split(key, restarts)
+    keys = jax.random.split(as_key(key), restarts)
     low, high = np.asarray(space.bounds(space.middle)).T
     for number in range(restarts):
         noise = np.asarray(jax.random.normal(keys[number], (space.size,)))

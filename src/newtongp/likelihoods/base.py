@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._runtime.double import to_host
 from ..numerics.size_classes import fill_rows, first_rows, size_class
 from ..validation.arguments import one_number, traced
 from ..validation.numbers import parameter
@@ -295,7 +296,7 @@ def in_size_class(function: Callable, likelihood: Likelihood, *rows: Any) -> Any
     count = jax.tree.leaves(rows)[0].shape[0]
     size = size_class(count)
     filled = map_row_parameters(lambda values: fill_rows(values, size), likelihood)
-    return first_rows(function(filled, *fill_rows(rows, size)), count)
+    return first_rows(to_host(function(filled, *fill_rows(rows, size))), count)
 
 
 _BLOCK = 1024

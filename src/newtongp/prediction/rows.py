@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import special
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
 from ..likelihoods import host
 from ..likelihoods.base import (
@@ -182,7 +183,7 @@ class Rows:
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *chunks)
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(compiled, static_argnums=0)
 def _at_points(function: Callable, likelihood: Likelihood, *arrays: Any) -> Any:
     axes = row_axes(likelihood)
     return jax.vmap(function, in_axes=(axes, *(0 for _ in arrays)))(likelihood, *arrays)

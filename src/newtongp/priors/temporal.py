@@ -93,11 +93,16 @@ class ChainWorkspace(Workspace):
     def _widest(self, sites: Sites, strongest: float) -> float:
         """The approximate largest prior variance of f: at the start, or of the data if variances change."""
         chain, initial = self.chain, np.asarray(self.chain.initial)
-        rows = np.asarray(kalman.observation_rows(chain)).reshape(-1, chain.num_latents, initial.shape[0])
+        rows = chain.form.selection_rows if chain.weights is None else np.asarray(kalman.observation_rows(chain))
+        rows = rows.reshape(-1, chain.num_latents, initial.shape[0])
         start = float(np.max(np.einsum("tdi,ij,tdj->td", rows, initial, rows)))
-        if not strongest > 0.0 or strongest * start > _PRECISE or _is_stationary(chain):
+        if not strongest > 0.0:
             return start
-        return max(start, float(np.max(np.abs(np.asarray(sites.linear)))) ** 2 / strongest**2)
+        of_data = float(np.max(np.abs(np.asarray(sites.linear)))) ** 2 / strongest**2
+        # The stationary covariance is looked at, which compiles, only if it matters.
+        if strongest * start > _PRECISE or strongest * of_data <= _PRECISE or _is_stationary(chain):
+            return start
+        return max(start, of_data)
 
     def at_rows(self, tree: Any) -> Any:
         return jax.tree.map(lambda leaf: leaf[self.position], tree)

@@ -94,6 +94,12 @@ def as_key(key: Any) -> Any:
     raise ValueError(f"key must be a JAX key, such as jax.random.key(0), or an integer seed, got {key!r}: write key=0")
 
 
+def check_key(key: Any) -> None:
+    """Raise ValueError unless `as_key` accepts this key. For ordinary seeds this compiles nothing."""
+    if not (is_whole(key) and 0 <= int(key) < 2**31):
+        as_key(key)
+
+
 _UNTRACEABLE = (
     jax.errors.TracerArrayConversionError,
     jax.errors.TracerIntegerConversionError,
