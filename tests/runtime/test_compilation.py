@@ -1,13 +1,17 @@
 """Compiling the package's large programs: the same answers with and without our options, and a way out."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import threadpoolctl
 
 import newtongp as ng
 from newtongp._runtime import compilation
 from newtongp._runtime.compilation import compiled
+from newtongp._runtime.threads import one_blas_thread
 from newtongp.numerics.gaussian import Sites
 
 pytestmark = pytest.mark.versions
@@ -19,9 +23,10 @@ def scaled(sites, factor, times):
     return Sites(times * jnp.sin(sites.linear), sites.precision + factor)
 
 
-@pytest.mark.parametrize("effort", ["low", "medium", "full", None])
-def test_the_effort_changes_no_answer(effort):
-    found = compiled(scaled, static_argnums=1, donate_argnums=0)(SITES, 2, 3.0, effort=effort)
+@pytest.mark.parametrize("work", [None, 1.0, 1e6, 1e9])
+@pytest.mark.parametrize("full", [True, False])
+def test_the_effort_changes_no_answer(work, full):
+    found = compiled(scaled, static_argnums=1, donate_argnums=0)(SITES, 2, 3.0, work=work, full=full)
     np.testing.assert_allclose(found.linear, 3.0 * np.sin(SITES.linear), rtol=1e-6)
     np.testing.assert_allclose(found.precision, SITES.precision + 2, rtol=1e-6)
 
@@ -48,13 +53,43 @@ def test_the_environment_sets_the_effort(monkeypatch):
     efforts = []
     monkeypatch.setattr(compilation, "options_work", lambda effort: efforts.append(effort))
     monkeypatch.setenv("NEWTONGP_EFFORT", "full")
-    compiled(scaled, static_argnums=1)(SITES, 2, 3.0, effort="low")
+    compiled(scaled, static_argnums=1)(SITES, 2, 3.0, work=1.0)
     assert efforts == ["full"]
     monkeypatch.setenv("NEWTONGP_EFFORT", "some")
     with pytest.raises(ValueError, match="NEWTONGP_EFFORT must be low, medium, full or unset, got 'some'"):
         compiled(scaled, static_argnums=1)(SITES, 2, 3.0)
 
 
-def test_small_problems_are_compiled_with_low_effort():
-    few, many = np.zeros(2**18), np.zeros(2**18 + 1)
-    assert compilation._by_size((few,)) == "low" and compilation._by_size((many,)) == "medium"
+def test_the_effort_follows_the_work():
+    few, many = np.zeros(2**19), np.zeros(2**19 + 1)
+    assert compilation.effort_for(few.size, full=True) == "low"
+    assert compilation.effort_for(many.size) == "medium" and compilation.effort_for(many.size, full=True) == "full"
+
+
+def test_small_problems_use_one_thread_and_leave_the_setting_alone():
+    def threads():
+        return {library["filepath"]: library["num_threads"] for library in threadpoolctl.threadpool_info()}
+
+    seen = []
+    observe = compiled(lambda x: jax.pure_callback(lambda y: seen.append(threads()) or y, x, x))
+    with threadpoolctl.threadpool_limits(2):
+        before = threads()
+        observe(jnp.ones(3))
+        observe(jnp.ones(3), work=1e9)
+        assert threads() == before
+    assert set(seen[0].values()) == {1} and seen[1] == before
+
+
+def limited(_):
+    with one_blas_thread():
+        return None
+
+
+def test_the_last_of_several_threads_resets_the_setting():
+    with threadpoolctl.threadpool_limits(2):
+        before = threadpoolctl.threadpool_info()
+        with one_blas_thread():
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(limited, range(8)))
+            assert {library["num_threads"] for library in threadpoolctl.threadpool_info()} == {1}
+        assert threadpoolctl.threadpool_info() == before

@@ -13,13 +13,17 @@ Options of the compiler are not documented, so each set is tried once on a small
 does not know it. The environment variable NEWTONGP_EFFORT sets one level for everything.
 """
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
+import jax.core
 import numpy as np
+
+from .threads import one_blas_thread
 
 Effort = Literal["low", "medium", "full"]
 
@@ -32,8 +36,10 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "medium": {"xla_cpu_use_fusion_emitters": False},
     "full": {},
 }
-_FEW = 2**18
-"""The number of array elements up to which a program that runs once is compiled with low effort."""
+_LITTLE_WORK = 2**19
+"""The number of array elements up to which a program is compiled with low effort."""
+_ONE_THREAD = 2**23
+"""The number of array elements up to which linear algebra runs on one thread: matrices of about 1000 rows."""
 
 
 def compiled(
@@ -41,9 +47,10 @@ def compiled(
     static_argnums: int | tuple[int, ...] = (),
     donate_argnums: int | tuple[int, ...] = (),
 ) -> Callable:
-    """`jax.jit` with an effort that is chosen for each call: low for small arguments, medium for others.
+    """`jax.jit` with an effort and a number of threads that are chosen for each call.
 
-    Programs that iterate are called with the `effort` that fits their number of operations.
+    They depend on `work`, the number of array elements that the program processes, or processes per step if it
+    iterates. By default that is the size of its arguments. With `full`, the effort is full unless there is little work.
     """
 
     @functools.cache
@@ -52,14 +59,37 @@ def compiled(
         return jax.jit(function, static_argnums=static_argnums, donate_argnums=donate_argnums, compiler_options=options)
 
     @functools.wraps(function)
-    def call(*args: Any, effort: Effort | None = None) -> Any:
-        return jitted(_forced() or effort or _by_size(args))(*args)
+    def call(*args: Any, work: float | None = None, full: bool = False) -> Any:
+        leaves = jax.tree.leaves(args)
+        elements = sum(np.size(leaf) for leaf in leaves) if work is None else work
+        run = jitted(_forced() or effort_for(elements, full))
+        if elements > _ONE_THREAD or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return run(*args)
+        with one_blas_thread():
+            return wait_for(run(*args))
 
     return call
 
 
-def _by_size(args: Any) -> Effort:
-    return "low" if sum(np.size(leaf) for leaf in jax.tree.leaves(args)) <= _FEW else "medium"
+def blas_threads_for(elements: float) -> contextlib.AbstractContextManager[None]:
+    """A context with one thread for linear algebra if so few array elements are processed."""
+    return one_blas_thread() if elements <= _ONE_THREAD else contextlib.nullcontext()
+
+
+def wait_for(answer: Any) -> Any:
+    """The answer of a program when it has ended; after Ctrl-C too, because a process that ends before it can crash."""
+    try:
+        return jax.block_until_ready(answer)
+    except KeyboardInterrupt:
+        jax.block_until_ready(answer)
+        raise
+
+
+def effort_for(elements: float, full: bool = False) -> Effort:
+    """The effort with which a program that processes so many array elements is compiled."""
+    if elements <= _LITTLE_WORK:
+        return "low"
+    return "full" if full else "medium"
 
 
 def _forced() -> Effort | None:

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._runtime.compilation import Effort
 from .._runtime.double import in_double, to_host
 from ..inference.compatibility import starts_from_sweep
-from ..inference.loop import effort_for
+from ..inference.loop import work_of
 from ..inference.problem import Setup
 from ..inference.starts import START_PRECISIONS, inside_support, swept
 from ..kernels.definite import find_indefinite, is_own
@@ -57,8 +56,7 @@ class Evaluator:
         self.record_file, self.report_progress = record_file, report_progress
         self.record: list[Entry] = []
         self.replay: list[Entry] = []
-        # Gradients need far more memory when they are compiled with full effort.
-        self.effort: Effort = "low" if effort_for(setup, method) == "low" else "medium"
+        self.work = work_of(setup, method)
         positions = setup.bound.observed.shape[0]
         initial = getattr(method, "initial_precision", 0.01)
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
@@ -141,13 +139,14 @@ class Evaluator:
                 float(evaluation.report.energy)
             )
             return Entry(unconstrained, np.inf, np.zeros_like(unconstrained), status, steps)
-        self.sites = to_host(evaluation.report.sites)
+        self.sites = evaluation.report.sites
         return Entry(unconstrained, float(evaluation.report.energy), np.asarray(evaluation.gradient), status, steps)
 
     def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
         """Inference from these sites, or from sites of this precision at the prior mean."""
         problem = self.space.slots, self.setup.bound, unconstrained, self.method, self.step
-        return objective.evaluate(*problem, sites, precision, self.max_steps, INNER_TOLERANCE, effort=self.effort)
+        options = sites, precision, self.max_steps, INNER_TOLERANCE
+        return to_host(objective.evaluate(*problem, *options, work=self.work))
 
     def _is_definite(self, unconstrained: np.ndarray) -> bool:
         """Whether the kernel is positive semi-definite at these values; only users' own kernels are checked."""

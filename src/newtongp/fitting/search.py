@@ -7,6 +7,7 @@ import jax
 import numpy as np
 import scipy.optimize
 
+from .._runtime.compilation import blas_threads_for
 from ..results.status import Status
 from ..validation.arguments import as_key
 from .evaluator import Evaluator
@@ -93,21 +94,22 @@ def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) ->
         total, slope = lowest(scaled)
         return scale * total, scale * slope
 
-    optimum = scipy.optimize.minimize(
-        measured,
-        lowest.scaled,
-        jac=True,
-        method="L-BFGS-B",
-        bounds=list(zip(lowest.low.tolist(), lowest.high.tolist(), strict=True)),
-        callback=lambda _: trace.append(lowest.total),
-        options={
-            "maxiter": max_steps,
-            "maxfun": 20 * max_steps + 20,
-            "ftol": _DECREASE * size * scale / max(1.0, size * scale),
-            "gtol": tol * scale,
-            "maxls": 30,
-        },
-    )
+    with blas_threads_for(lowest.evaluator.work):
+        optimum = scipy.optimize.minimize(
+            measured,
+            lowest.scaled,
+            jac=True,
+            method="L-BFGS-B",
+            bounds=list(zip(lowest.low.tolist(), lowest.high.tolist(), strict=True)),
+            callback=lambda _: trace.append(lowest.total),
+            options={
+                "maxiter": max_steps,
+                "maxfun": 20 * max_steps + 20,
+                "ftol": _DECREASE * size * scale / max(1.0, size * scale),
+                "gtol": tol * scale,
+                "maxls": 30,
+            },
+        )
     # SciPy also reports success if a step has changed nothing, for whatever reason. The slope must be small as well, or
     # the curvature along the last steps must show that nothing is left to gain.
     slope = lowest.open_slope

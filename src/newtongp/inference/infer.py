@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._runtime.compilation import compiled
+from .._runtime.compilation import compiled, wait_for
 from .._runtime.double import in_double, to_host
 from ..inputs import memory
 from ..inputs.data import read_sites
@@ -29,7 +29,7 @@ from ..results.status import ConvergenceWarning, Status
 from ..validation.arguments import as_key, flag, tolerance, whole
 from .compatibility import check_choices, starts_from_sweep
 from .double_loop import descend
-from .loop import Loop, Report, Trail, effort_for, report_of, run_slice, start_loop
+from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop, work_of
 from .problem import Setup
 from .solve import CLOSE
 from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
@@ -82,15 +82,6 @@ class _Track:
         return Trail(*map(np.concatenate, columns))
 
 
-def _wait_for(output: Any) -> Any:
-    """Wait for the output of a slice, even after Ctrl-C: a process that exits during a computation can crash."""
-    try:
-        return jax.block_until_ready(output)
-    except KeyboardInterrupt:
-        jax.block_until_ready(output)
-        raise
-
-
 def _is_nowhere(loop: Loop) -> bool:
     """Whether a start has no finite energy or no acceptable step, as when the prior is too wide for the likelihood."""
     nowhere = int(loop.steps) < 0 or (int(loop.steps) == 0 and float(loop.point.largest) > 1e-3)
@@ -112,7 +103,7 @@ class Run:
         rows, latents = setup.data.x.shape[0], self.model.prior.num_latents
         memory.require_nodes(method.cubature, rows, latents)
         nodes = 1 if method.cubature is None else len(method.cubature.rule(latents)[1])
-        self.effort = effort_for(setup, method)
+        self.work = work_of(setup, method)
         self.takes_long = max(setup.memory, rows * nodes) > _SMALL
         self.given = None
         if sites is not None:
@@ -178,7 +169,7 @@ class Run:
             before, started = max(0, int(loop.steps)), time.perf_counter()
             near = min(until, before + _CAPACITY)
             arguments = self.problem, self.method, self.step, loop, near, self.tol, track.trials
-            loop, remaining = _wait_for(run_slice(*arguments, effort=self.effort))
+            loop, remaining = wait_for(run_slice(*arguments, work=self.work, full=in_blocks(self.problem, self.method)))
             track.note(loop, before, int(remaining), time.perf_counter() - started)
         return loop
 

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
 
-from .._runtime.compilation import Effort, compiled
+from .._runtime.compilation import compiled
 from ..likelihoods.base import over_rows
 from ..methods import first_order
 from ..methods.curvature import FirstOrder, guarded_hessian, rows_of
@@ -25,7 +25,7 @@ from ..numerics.small import smallest_eigenvalue
 from ..numerics.trees import select
 from ..priors.base import Conditioned
 from ..results.status import Status
-from .problem import BoundModel, Problem, Setup
+from .problem import Problem, Setup
 from .steps.base import Move, Outcome, Step
 from .steps.endings import failure_of, is_sound, rounding_of, status_after
 
@@ -84,26 +84,16 @@ def expand_rows(problem: Problem, method: Method, sites: Sites) -> tuple[Conditi
     return conditioned, expansions, numbers
 
 
-def in_blocks(problem: Problem | BoundModel, method: Method) -> bool:
+def in_blocks(problem: Problem, method: Method) -> bool:
     """Whether rows are processed in blocks: if there are many, and each is integrated over nodes."""
     return problem.y.shape[0] >= _MANY_NODES and method.target.integrates(problem.likelihood, method.cubature)
 
 
-_SMALL_WORK = 2**19
-"""The number of array elements per step up to which a loop is compiled with low effort.
-
-Compiling it takes 0.8 s instead of 2 s, and running it twice as long: milliseconds per evaluation of a fit.
-"""
-
-
-def effort_for(setup: Setup, method: Method) -> Effort:
-    """The effort with which the loop is compiled for this problem."""
+def work_of(setup: Setup, method: Method) -> float:
+    """The approximate number of array elements that one step processes, which decides how the loop is compiled."""
     rows, latents = setup.bound.y.shape[0], setup.model.prior.num_latents
-    if in_blocks(setup.bound, method):
-        return "full"
     nodes = _DEFAULT_NODES if method.cubature is None else len(method.cubature.rule(latents)[1])
-    elements = setup.memory / 8.0 + rows * latents * nodes
-    return "low" if elements <= _SMALL_WORK else "medium"
+    return setup.memory / 8.0 + rows * latents * nodes
 
 
 def total_energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:

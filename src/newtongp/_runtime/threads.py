@@ -1,0 +1,42 @@
+"""One thread for the linear algebra of small problems.
+
+OpenBLAS splits even the factorisation of a small matrix between all cores, and its threads wait for each other without
+sleeping. On one core the same factorisation takes a few per cent more time if the machine is idle, and a small fraction
+of it if anything else is running.
+"""
+
+import contextlib
+import functools
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+_lock = threading.Lock()
+_state: dict[str, Any] = {"users": 0, "limiter": None}
+
+
+@functools.cache
+def _controller() -> Any:
+    import scipy.linalg  # noqa: F401  JAX uses the LAPACK of SciPy, which has to be loaded to be found
+    import threadpoolctl
+
+    return threadpoolctl.ThreadpoolController().select(user_api="blas")
+
+
+@contextlib.contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """A context in which BLAS and LAPACK use one thread. Afterwards they use as many as before.
+
+    The number of threads belongs to the process, so the first of several Python threads sets it and the last resets it.
+    """
+    with _lock:
+        _state["users"] += 1
+        if _state["users"] == 1:
+            _state["limiter"] = _controller().limit(limits=1)
+    try:
+        yield
+    finally:
+        with _lock:
+            _state["users"] -= 1
+            if _state["users"] == 0:
+                _state["limiter"].restore_original_limits()
