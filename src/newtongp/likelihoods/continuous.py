@@ -106,10 +106,11 @@ class StudentT(Likelihood):
 
     def log_prob(self, y, f):
         """log p(y | f)."""
-        z = (y - f) / self.scale
+        # Divisions are by what rows share: one each, and not one for every node.
+        z = (y - f) * (1.0 / self.scale)
         # Of a large df both gamma functions are huge, and their ratio is not.
         normaliser = log_rising_factorial(0.5 * self.df, 0.5) - 0.5 * jnp.log(jnp.pi * self.df)
-        return normaliser - jnp.log(self.scale) - 0.5 * (self.df + 1.0) * jnp.log1p(z**2 / self.df)
+        return normaliser - jnp.log(self.scale) - 0.5 * (self.df + 1.0) * jnp.log1p(z**2 * (1.0 / self.df))
 
     def peak(self, y):
         """At f = y, of width scale √(df / (df + 1))."""
