@@ -132,7 +132,7 @@ class NegativeBinomial(Likelihood):
         """log [Gamma(y + r) / (Gamma(r) y!)] + y log sigma(u) + r log sigma(-u), u = log(dispersion * mu)."""
         shape, log_odds = 1.0 / self.dispersion, self._log_odds(f)
         choices = log_rising_factorial(shape, y) - gammaln(y + 1.0)
-        return choices + y * jax.nn.log_sigmoid(log_odds) + shape * jax.nn.log_sigmoid(-log_odds)
+        return choices + y * links.log_sigmoid(log_odds) + shape * links.log_sigmoid(-log_odds)
 
     def mean(self, f):
         """E[y | f] = exposure * link(f)."""

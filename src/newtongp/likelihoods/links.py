@@ -67,13 +67,58 @@ def softplus(f):
 
 @jax.custom_jvp
 def _softplus(f):
-    return jnp.maximum(f, 0.0) + jnp.log1p(jnp.exp(-jnp.abs(f)))
+    return jnp.maximum(f, 0.0) + _log1p(jnp.exp(-jnp.abs(f)))
+
+
+# artanh(s) / s for 0 <= s <= 1/3 as a polynomial in s^2, from the constant up: interpolated at Chebyshev nodes, with a
+# relative error below 3e-18.
+_ARTANH = (
+    1.0,
+    0.33333333333333076,
+    0.20000000000092874,
+    0.14285714272727057,
+    0.11111112040373837,
+    0.09090870416252403,
+    0.07693307021152004,
+    0.06650187016337313,
+    0.06055084364034609,
+    0.0416225325593041,
+    0.08522081781390699,
+)
+
+
+def _log1p(u):
+    """log(1 + u) for 0 <= u <= 1 as 2 artanh(u / (2 + u)): a third of the time of a logarithm of any number."""
+    s = u / (2.0 + u)
+    return 2.0 * s * _polynomial(_ARTANH, s * s)
 
 
 @_softplus.defjvp
 def _(primals, tangents):
     (f,), (df,) = primals, tangents
-    return _softplus(f), jax.nn.sigmoid(f) * df
+    return _softplus(f), _sigmoid(f) * df
+
+
+@jax.custom_jvp
+def _sigmoid(f):
+    """1 / (1 + exp(-f)), from the same exponential as log(1 + exp(f)), and so is its derivative."""
+    decay = jnp.exp(-jnp.abs(f))
+    return jnp.where(f < 0.0, decay, 1.0) / (1.0 + decay)
+
+
+@_sigmoid.defjvp
+def _(primals, tangents):
+    (f,), (df,) = primals, tangents
+    return _sigmoid(f), _sigmoid(f) * _sigmoid(-f) * df
+
+
+def log_sigmoid(f):
+    """log of the logistic function.
+
+    >>> float(log_sigmoid(-1000.0)), float(log_sigmoid(1000.0)), float(jax.grad(log_sigmoid)(0.0))
+    (-1000.0, 0.0, 0.5)
+    """
+    return -softplus(-jnp.asarray(f, dtype=jnp.result_type(f, float)))
 
 
 def log_positive(link: str, f):
@@ -92,18 +137,26 @@ _FEW_TERMS = -20.0
 def _log_softplus(f):
     # log(log(1 + u)) = f - u/2 + O(u^2) with u = exp(f). Below -20 the rest is lost in rounding, and the
     # second derivative of the direct form would be a difference of two numbers that both tend to one.
-    far = f < _FEW_TERMS
-    direct = jnp.log(softplus(jnp.where(far, _FEW_TERMS, f)))
-    return jnp.where(far, f - 0.5 * jnp.exp(jnp.minimum(f, _FEW_TERMS)), direct)
+    return jnp.where(f < _FEW_TERMS, f - 0.5 * jnp.exp(-jnp.abs(f)), jnp.log(_softplus(f)))
 
 
 @_log_softplus.defjvp
 def _(primals, tangents):
     (f,), (df,) = primals, tangents
-    far = f < _FEW_TERMS
-    near = jnp.where(far, _FEW_TERMS, f)
-    slope = jnp.where(far, 1.0 - 0.5 * jnp.exp(jnp.minimum(f, _FEW_TERMS)), jax.nn.sigmoid(near) / softplus(near))
-    return _log_softplus(f), slope * df
+    return _log_softplus(f), _log_softplus_slope(f) * df
+
+
+@jax.custom_jvp
+def _log_softplus_slope(f):
+    return jnp.where(f < _FEW_TERMS, 1.0 - 0.5 * jnp.exp(-jnp.abs(f)), _sigmoid(f) / _softplus(f))
+
+
+@_log_softplus_slope.defjvp
+def _(primals, tangents):
+    (f,), (df,) = primals, tangents
+    slope = _log_softplus_slope(f)
+    bend = jnp.where(f < _FEW_TERMS, -0.5 * jnp.exp(-jnp.abs(f)), slope * (_sigmoid(-f) - slope))
+    return slope, bend * df
 
 
 # To probabilities -------------------------------------------------------------------------------
@@ -139,7 +192,7 @@ def log_probability(link: str, f, lapse: Any = 0.0):
     >>> round(float(log_probability("probit", -40.0)), 1)
     -804.6
     """
-    plain = log_ndtr(f) if link == "probit" else jax.nn.log_sigmoid(f)
+    plain = log_ndtr(f) if link == "probit" else log_sigmoid(f)
     if lapse is None:
         return plain
     lapses = lapse > 0.0
@@ -240,13 +293,14 @@ def _mills(a):
 
 
 def _ratio(numerator, denominator, x):
-    top, bottom = (
-        functools.reduce(
-            lambda value, coefficient: value * x + coefficient, reversed(coefficients[:-1]), coefficients[-1]
-        )
-        for coefficients in (numerator, denominator)
+    return _polynomial(numerator, x) / _polynomial(denominator, x)
+
+
+def _polynomial(coefficients, x):
+    """The polynomial with these coefficients, from the constant up."""
+    return functools.reduce(
+        lambda value, coefficient: value * x + coefficient, reversed(coefficients[:-1]), coefficients[-1]
     )
-    return top / bottom
 
 
 @_log_ndtr.defjvp

@@ -15,7 +15,7 @@ from ..likelihoods.base import Likelihood, row_axes, row_expected_log_prob, row_
 from ..numerics.cubature import Cubature, is_point
 from ..numerics.gaussian import Gaussian
 from ..numerics.small import outer, small_solve_lower_transposed, symmetrise
-from .nodes import Derivatives, Integrand, Nodes, derivatives, expected_at, place_nodes, powered_at, tilted_moments_at
+from .nodes import AtNodes, Derivatives, Integrand, Nodes, derivatives, expected_at, place_nodes, powered_at
 
 
 def has_closed_form(likelihood: Likelihood) -> bool:
@@ -50,10 +50,10 @@ def expected_log_density(
             return derivatives(closed, gaussian.mean)
     nodes = place_nodes(likelihood, gaussian, cubature, density=False, y=y)
     at = expected_at(likelihood, y, nodes)
-    at_nodes = jax.vmap(at.derivatives)(nodes.points)
-    expected = jax.tree.map(lambda leaf: jnp.tensordot(nodes.weights, leaf, axes=1), at_nodes)
+    at_nodes, weights = at.derivatives(nodes.points), nodes.weights
+    expected = Derivatives(at_nodes.value @ weights, at_nodes.gradient @ weights, at_nodes.hessian(weights))
     if descent and not is_point(nodes.rule, nodes.standard.shape[1]):
-        slopes = jnp.einsum("s,si,sj->ij", nodes.weights, at_nodes.gradient, nodes.standard)
+        slopes = at_nodes.gradient @ (weights[:, None] * nodes.standard)
         # For what is integrated in closed form, E[∇log p zᵀ] = E[∇² log p] L exactly.
         exact = expected.hessian[:, nodes.standard.shape[1] :] @ nodes.free_root
         slopes = jnp.concatenate([slopes, exact], axis=1)
@@ -152,27 +152,33 @@ def tilted_expectations(
     at = powered_at(likelihood, y, nodes, power)
     if nodes.log_weights is not None and not nodes.split.linear:
         return _followed_expectations(at, nodes)
-    at_nodes = jax.vmap(at.derivatives)(nodes.points)
+    at_nodes = at.derivatives(nodes.points)
     log_z, tilted = _log_normaliser(nodes, at_nodes.value)
-    gradient = tilted @ at_nodes.gradient
-    centred = at_nodes.gradient - gradient[None, :]
-    spread = jnp.einsum("s,si,sj->ij", tilted, centred, centred)
-    hessian = jnp.tensordot(tilted, at_nodes.hessian, axes=1)
-    standard, within = nodes.standard, 0.0
+    gradient, hessian = at_nodes.gradient @ tilted, at_nodes.hessian(tilted)
+    centred = at_nodes.gradient - gradient[:, None]
+    shift, covariance = _tilted_moments(nodes, at_nodes, hessian, tilted)
+    log_z = Derivatives(log_z, gradient, hessian + (centred * tilted[None, :]) @ centred.T)
+    return Tilted(nodes, log_z, shift, covariance, nodes.root)
+
+
+def _tilted_moments(
+    nodes: Nodes, at_nodes: AtNodes, hessian: Float[Array, "D D"], tilted: Float[Array, " S"]
+) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """Mean and covariance of z under the tilted distribution.
+
+    The linear latents' part of z is Gaussian at every node, with mean Lᵀ∇ and covariance I + Lᵀ∇²L, where ∇ and ∇² are
+    the derivatives in them of what is summed, and L is their root.
+    """
+    standard, free = nodes.standard.T, nodes.standard.shape[1]
     if nodes.split.linear:
-        means, covariances = jax.vmap(tilted_moments_at(likelihood, y, nodes, power))(nodes.points)
-        standard = jnp.concatenate([standard, means], axis=1)
-        free = standard.shape[1] - means.shape[1]
-        within = jnp.pad(jnp.tensordot(tilted, covariances, axes=1), ((free, 0), (free, 0)))
-    shift = tilted @ standard
-    deviation = standard - shift[None, :]
-    return Tilted(
-        nodes,
-        Derivatives(log_z, gradient, hessian + spread),
-        shift,
-        within + jnp.einsum("s,si,sj->ij", tilted, deviation, deviation),
-        nodes.root,
-    )
+        standard = jnp.concatenate([standard, nodes.free_root.T @ at_nodes.gradient[free:]])
+    shift = standard @ tilted
+    deviation = standard - shift[:, None]
+    covariance = (deviation * tilted[None, :]) @ deviation.T
+    if nodes.split.linear:
+        within = nodes.free_root.T @ hessian[free:, free:] @ nodes.free_root
+        covariance = covariance.at[free:, free:].add(jnp.eye(within.shape[0]) + within)
+    return shift, covariance
 
 
 def _followed_expectations(at: Integrand, nodes: Nodes) -> Tilted:

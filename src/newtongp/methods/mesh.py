@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..numerics.small import LOG_2PI
@@ -54,14 +55,28 @@ class Mesh(NamedTuple):
 
     def nodes(self, count: int) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
         """Nodes z, and the logarithms of their weights, the density of the standard normal included."""
-        u = jnp.linspace(self.low, self.high, count)
-        z = self.at(u)
-        decay = jnp.exp(-2.0 * jnp.abs(u))
-        stretch = self.narrow * (1.0 + decay) / jnp.sqrt(4.0 * decay + (self.narrow * (1.0 - decay)) ** 2)
-        spacing = _COARSEST * stretch * (self.high - self.low) / (count - 1)
+        z, spacing = self._nodes_and_spacing(count)
         log_weights = jnp.log(spacing) - 0.5 * z**2 - 0.5 * LOG_2PI
         total = jax.scipy.special.logsumexp(log_weights)
         return z, log_weights - jnp.where(self.whole, total, 0.0)
+
+    def nodes_of_whole(self, count: int) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
+        """Nodes z and their weights, which add up to 1, where the Gaussian itself is covered."""
+        z, spacing = self._nodes_and_spacing(count)
+        weights = spacing * jnp.exp(-0.5 * z**2)
+        return z, weights * (1.0 / jnp.sum(weights))
+
+    def _nodes_and_spacing(self, count: int) -> tuple[Float[Array, " S"], Float[Array, " S"]]:
+        """z at equidistant u, and dz/du times their distance."""
+        # jnp.linspace puts its last point in place by a concatenation, after which nothing is vectorised.
+        u = self.low + (self.high - self.low) * np.linspace(0.0, 1.0, count)
+        size = jnp.abs(u)
+        decay = jnp.exp(-2.0 * size)
+        half = 0.5 * self.narrow * (1.0 - decay)
+        root = jnp.sqrt(half**2 + decay)
+        z = self.centre + _COARSEST * jnp.sign(u) * (size + jnp.log(half + root))
+        distance = _COARSEST * (self.high - self.low) / (count - 1)
+        return z, 0.5 * distance * self.narrow * (1.0 + decay) / root
 
 
 def mesh_for_expectation(log_density: Callable, reach: float, peak: tuple[Scalar, Scalar] | None) -> Mesh:

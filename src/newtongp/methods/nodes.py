@@ -65,7 +65,7 @@ class Nodes(NamedTuple):
     root: Float[Array, "D D"]
     rule: Cubature
     log_weights: Float[Array, " S"] | None = None
-    """Only of nodes that follow the density: so far from the Gaussian that weights underflow, they still count."""
+    """Only of nodes for E[p^α] that follow it: so far from the Gaussian that weights underflow, they still count."""
 
     @property
     def free_root(self) -> Float[Array, "K K"]:
@@ -96,7 +96,7 @@ def place_nodes(
     if isinstance(rule, Adaptive) and y is not None and len(parts.others) == 1:
         return _follow(likelihood, y, arranged, parts, rule, root, density, power)
     standard, weights = rule.rule(len(parts.others))
-    points = arranged.mean[None, :] + jnp.asarray(standard) @ root[:, : len(parts.others)].T
+    points = (arranged.mean[:, None] + root[:, : len(parts.others)] @ jnp.asarray(standard).T).T
     return Nodes(parts, points, jnp.asarray(weights), jnp.asarray(standard), root, rule)
 
 
@@ -123,12 +123,13 @@ def _follow(
     peak = None if parts.linear else row_peak(likelihood, y, mean, still[0, 0])
     if density:
         concave = bool(likelihood.log_concave) and likelihood.num_latents == 1
-        mesh = mesh_for_density(log_density, rule.reach, power, concave, peak)
+        z, log_weights = mesh_for_density(log_density, rule.reach, power, concave, peak).nodes(rule.count)
+        weights = jnp.exp(log_weights)
     else:
-        mesh = mesh_for_expectation(log_density, rule.reach, peak)
-    z, log_weights = mesh.nodes(rule.count)
-    points = gaussian.mean[None, :] + z[:, None] * root[:, 0][None, :]
-    return Nodes(parts, points, jnp.exp(log_weights), z[:, None], root, rule, log_weights)
+        z, weights = mesh_for_expectation(log_density, rule.reach, peak).nodes_of_whole(rule.count)
+        log_weights = None
+    points = (gaussian.mean[:, None] + root[:, :1] * z[None, :]).T
+    return Nodes(parts, points, weights, z[:, None], root, rule, log_weights)
 
 
 def _hold(leaf: Any) -> Any:
@@ -189,34 +190,70 @@ def derivatives(function: Callable, f: Float[Array, " D"]) -> Derivatives:
     return Derivatives(function(f), gradient(f), jax.jacfwd(gradient)(f))
 
 
+class AtNodes(NamedTuple):
+    """A function of f with its derivatives at all nodes, which are the last axis: what comes first is few."""
+
+    value: Float[Array, " S"]
+    gradient: Float[Array, "D S"]
+    hessian: Callable[[Float[Array, " S"]], Float[Array, "D D"]]
+    """From weights to the weighted sum of the Hessians."""
+
+
+def _partial_derivatives(function: Callable, columns: Float[Array, "D S"]) -> Any:
+    """∂h/∂f₁, ∂h/∂f₂, ... at all nodes at once, of a function h of all nodes that treats each by itself."""
+
+    def along(direction: Float[Array, " D"]):
+        return jax.jvp(function, (columns,), (jnp.broadcast_to(direction[:, None], columns.shape),))[1]
+
+    return jax.vmap(along)(jnp.eye(columns.shape[0]))
+
+
 class Integrand(NamedTuple):
-    """What is summed over nodes, as a function of one of them: its value, and its value with derivatives."""
+    """What is summed over nodes: its value at one of them, and its values with derivatives at all."""
 
     value: Callable[[Float[Array, " D"]], Float[Array, ""]]
-    derivatives: Callable[[Float[Array, " D"]], Derivatives]
+    derivatives: Callable[[Float[Array, "S D"]], AtNodes]
 
     @classmethod
     def plain(cls, function: Callable) -> "Integrand":
         """Any function of f."""
-        return cls(function, lambda f: derivatives(function, f))
+        at_nodes = jax.vmap(function, in_axes=1)
+
+        def gradient(columns):
+            return _partial_derivatives(at_nodes, columns)
+
+        def with_derivatives(points):
+            second = _partial_derivatives(gradient, points.T)
+            return AtNodes(at_nodes(points.T), gradient(points.T), lambda weights: second @ weights)
+
+        return cls(function, with_derivatives)
 
     @classmethod
     def quadratic(cls, function: Callable, count: int) -> "Integrand":
         """A function of g, the first `count` entries of f, that is quadratic in the rest.
 
-        It is given as `function(g, rest)`, which has to return the value with its gradient and Hessian in the rest:
-        then only g is left to differentiate in.
+        It is given as `function(g, rest)`, which has to return the value, the gradient in the rest and a matrix F that
+        makes −FᵀF the Hessian in the rest: then only g is left to differentiate in.
         """
+        at_nodes = jax.vmap(function, in_axes=1, out_axes=-1)
 
-        def with_derivatives(f):
-            g, rest = f[:count], f[count:]
-            value, slope, curvature = function(g, rest)
+        def with_derivatives(points):
+            g, rest = points.T[:count], points.T[count:]
+            value, slope, fit = at_nodes(g, rest)
+
+            def curvature(weights):
+                return -jnp.tensordot(fit * weights[None, None, :], fit, axes=((0, 2), (0, 2)))
+
             if count == 0:
-                return Derivatives(value, slope, curvature)
-            first, cross, _ = jax.jacfwd(function)(g, rest)
-            second = jax.jacfwd(jax.jacfwd(lambda g: function(g, rest)[0]))(g)
-            hessian = jnp.block([[second, cross.T], [cross, curvature]])
-            return Derivatives(value, jnp.concatenate([first, slope]), hessian)
+                return AtNodes(value, slope, curvature)
+            first, cross = _partial_derivatives(lambda g: at_nodes(g, rest)[:2], g)
+            second = _partial_derivatives(lambda g: _partial_derivatives(lambda g: at_nodes(g, rest)[0], g), g)
+
+            def hessian(weights):
+                mixed = cross @ weights
+                return jnp.block([[second @ weights, mixed], [mixed.T, curvature(weights)]])
+
+            return AtNodes(value, jnp.concatenate([first, slope]), hessian)
 
         return cls(lambda f: function(f[:count], f[count:])[0], with_derivatives)
 
@@ -224,21 +261,47 @@ class Integrand(NamedTuple):
 def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> Integrand:
     """E[log p(y | f)] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return Integrand.plain(lambda f: row_log_prob(likelihood, y, f))
+        return _log_density(likelihood, y)
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
         fit, miss, log_det = _seen_through(noise, matrix, residual)
         squares = miss @ miss + jnp.sum((fit @ nodes.free_root) ** 2)
-        return -0.5 * (y.shape[0] * LOG_2PI + log_det + squares), fit.T @ miss, -fit.T @ fit
+        return -0.5 * (y.shape[0] * LOG_2PI + log_det + squares), fit.T @ miss, fit
 
     return Integrand.quadratic(at, len(nodes.split.others))
+
+
+def _log_density(likelihood: Likelihood, y: Float[Array, " P"], power: float = 1.0) -> Integrand:
+    """α log p(y | f), in the order of the latents: also where all have nodes, it is quadratic in the linear ones."""
+
+    def value(f):
+        return power * row_log_prob(likelihood, y, f)
+
+    parts = split(likelihood, None)
+    if not parts.linear:
+        return Integrand.plain(value)
+
+    def at(others, linear):
+        matrix, residual, noise = _linear_form(likelihood, y, others, linear)
+        fit, miss, _ = _seen_through(noise / power, matrix, residual)
+        return value(parts.restore_vector(jnp.concatenate([others, linear]))), fit.T @ miss, fit
+
+    order = np.asarray(parts.others + parts.linear)
+    arranged = Integrand.quadratic(at, len(parts.others)).derivatives
+
+    def with_derivatives(points):
+        found = arranged(points[:, order])
+        gradient = found.gradient[np.argsort(order)]
+        return AtNodes(found.value, gradient, lambda weights: parts.restore_matrix(found.hessian(weights)))
+
+    return Integrand(value, with_derivatives)
 
 
 def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Integrand:
     """log E[p(y | f)^α] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return Integrand.plain(lambda f: power * row_log_prob(likelihood, y, f))
+        return _log_density(likelihood, y, power)
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
@@ -246,7 +309,7 @@ def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, powe
         fit, miss, log_det = _seen_through(noise / power + spread @ spread.T, matrix, residual)
         outputs = y.shape[0]
         scale = (1.0 - power) * (outputs * LOG_2PI + small_log_det(noise)) - outputs * math.log(power)
-        return 0.5 * (scale - outputs * LOG_2PI - log_det - miss @ miss), fit.T @ miss, -fit.T @ fit
+        return 0.5 * (scale - outputs * LOG_2PI - log_det - miss @ miss), fit.T @ miss, fit
 
     return Integrand.quadratic(at, len(nodes.split.others))
 
@@ -256,23 +319,6 @@ def _seen_through(covariance: Float[Array, "P P"], matrix: Float[Array, "P K"], 
     root = small_root(covariance)
     log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
     return small_solve_lower(root, matrix), small_solve_lower(root, residual), log_det
-
-
-def tilted_moments_at(
-    likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float
-) -> Callable[[Float[Array, " D"]], tuple[Float[Array, " K"], Float[Array, "K K"]]]:
-    """Mean and covariance of the linear latents' part of z at one node, under the density to the power."""
-
-    count = len(nodes.split.others)
-
-    def at(f):
-        matrix, residual, noise = _linear_form(likelihood, y, f[:count], f[count:])
-        spread = matrix @ nodes.free_root
-        root = small_root(noise / power + spread @ spread.T)
-        gain = small_solve_lower(root, spread)
-        return gain.T @ small_solve_lower(root, residual), jnp.eye(spread.shape[1]) - gain.T @ gain
-
-    return at
 
 
 def _linear_form(likelihood: Likelihood, y: Float[Array, " P"], others: Float[Array, " G"], linear: Float[Array, " K"]):

@@ -201,8 +201,19 @@ def _constant_unless(observed: Bool[Array, ""], tree: Any) -> Any:
     Far from the data an expectation may be infinite. Its weight is zero there, but zero times its derivative is NaN.
     """
     numbers, rest = eqx.partition(tree, eqx.is_inexact_array)
-    held = jax.tree.map(lambda leaf: jnp.where(observed, leaf, jax.lax.stop_gradient(leaf)), numbers)
-    return eqx.combine(held, rest)
+    return eqx.combine(jax.tree.map(lambda leaf: _hold_unless(observed, leaf), numbers), rest)
+
+
+@jax.custom_jvp
+def _hold_unless(observed: Bool[Array, ""], leaf: Array) -> Array:
+    """The leaf itself: what rows share stays one value, and functions of it are computed once for all rows."""
+    return leaf
+
+
+@_hold_unless.defjvp
+def _(primals, tangents):
+    (observed, leaf), (_, change) = primals, tangents
+    return leaf, jnp.where(observed, change, 0.0)
 
 
 def propose(

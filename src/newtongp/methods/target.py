@@ -18,7 +18,7 @@ from ..numerics.cubature import Cubature, nodes_and_weights, resolution
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.small import (
     outer,
-    raise_eigenvalues,
+    small_eigh,
     small_log_det,
     small_normal_log_density,
     small_root,
@@ -279,11 +279,10 @@ def _safe_log_z(tilted: Tilted, power: float) -> Derivatives:
     usable = jnp.all(jnp.diagonal(root) > 0.0)
     inverse_root = small_solve_lower(jnp.where(usable, root, identity), identity)
     followed = tilted.nodes.log_weights is not None
-    resolved = tilted.whitened_covariance if followed else _resolve(tilted)
+    resolved, floor = _resolve(tilted)
     moment_gradient = inverse_root.T @ tilted.mean_shift
     moment_hessian = inverse_root.T @ (resolved - identity) @ inverse_root
 
-    floor = smallest_eigenvalue(resolved)
     covariance_error = identity + root.T @ log_z.hessian @ root - resolved
     shift_error = root.T @ log_z.gradient - tilted.mean_shift
     disagreement = (jnp.max(jnp.abs(covariance_error)) * root.shape[0] + jnp.sum(shift_error**2)) / floor
@@ -300,14 +299,18 @@ def _safe_log_z(tilted: Tilted, power: float) -> Derivatives:
     return tilted.restore(mixed)
 
 
-def _resolve(tilted: Tilted) -> Float[Array, "D D"]:
-    """The tilted covariance, no smaller than the rule's resolution in those latents that have nodes."""
-    count = tilted.nodes.standard.shape[1]
-    if count == 0:
-        return tilted.whitened_covariance
-    seen = tilted.whitened_covariance[:count, :count]
-    raised = raise_eigenvalues(seen, resolution(tilted.nodes.rule, count))
-    return tilted.whitened_covariance.at[:count, :count].set(raised)
+def _resolve(tilted: Tilted) -> tuple[Float[Array, "D D"], Float[Array, ""]]:
+    """The tilted covariance, no smaller than the resolution of a fixed rule in latents with nodes; least eigenvalue."""
+    count, whole = tilted.nodes.standard.shape[1], tilted.whitened_covariance
+    if count == 0 or tilted.nodes.log_weights is not None:
+        return whole, smallest_eigenvalue(whole)
+    values, vectors = small_eigh(whole[:count, :count])
+    values = jnp.maximum(values, resolution(tilted.nodes.rule, count))
+    raised = symmetrise((vectors * values[None, :]) @ vectors.T)
+    if count == whole.shape[0]:
+        return raised, jnp.min(values)
+    whole = whole.at[:count, :count].set(raised)
+    return whole, smallest_eigenvalue(whole)
 
 
 class StatisticalLinearisation(Target):
