@@ -202,5 +202,10 @@ def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
 
 
 def solve_by_products(apply: Any, right: Any, iterations: int) -> Any:
-    """A⁻¹ right for a matrix given by its products with trees of arrays (GMRES)."""
-    return jax.scipy.sparse.linalg.gmres(apply, right, tol=1e-10, restart=iterations, maxiter=3)[0]
+    """A⁻¹ right for a matrix given by its products with trees of arrays (GMRES).
+
+    It takes no more products than it needs: two for I − N with N² = 0, as the fixed-point maps of Newton's method have.
+    """
+    return jax.scipy.sparse.linalg.gmres(
+        apply, right, tol=1e-10, restart=iterations, maxiter=3, solve_method="incremental"
+    )[0]

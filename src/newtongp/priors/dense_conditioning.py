@@ -1,0 +1,217 @@
+"""A dense covariance conditioned on sites, as functions of arrays with closed derivatives.
+
+With A = I + ΛK, α = A⁻¹(λ − Λμ), m = μ + Kα and C = KA⁻¹, changes of K, μ, λ and Λ have
+
+    dα = A⁻¹(dλ − dΛ m − Λ(dμ + dK α)),  dm = dμ + dK α + K dα,  dC = A⁻ᵀ dK A⁻¹ − C dΛ C,
+    d log det A = tr(A⁻¹Λ dK) + tr(C dΛ).
+
+So no factorisation is differentiated, a product with the derivatives in the sites takes O(N²), and a gradient in K one
+more triangular solve than the marginals.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
+from jaxtyping import Array, Bool, Float
+
+from ..numerics import small
+from ..numerics.gaussian import Gaussian, Sites
+from .base import Conditioned
+from .dense_factors import Factors, Solver, apply_gram, factorise, factorise_indefinite, inverse
+
+_ROUNDING = 1e-10
+
+
+def conditioned(gram: Float[Array, "D N N"], mean: Float[Array, "N D"], sites: Sites, psd: bool = False) -> Conditioned:
+    """q(f) at the data; with `psd`, improper if a site precision is not PSD."""
+    return _condition(psd, gram, mean, sites.linear, sites.precision).conditioned
+
+
+def by_signature(
+    gram: Float[Array, "D N N"], positive: Any, negative: Any, of_factors: Callable[[Factors], Any]
+) -> Any:
+    """Apply `of_factors` to the posterior's factors; those for negative sites are computed only if needed."""
+    return jax.lax.cond(
+        jnp.any(negative != 0.0),
+        lambda: of_factors(factorise_indefinite(gram, positive, negative)),
+        lambda: of_factors(factorise(gram, positive)),
+    )
+
+
+class Found(NamedTuple):
+    """The numbers of `Conditioned`, without its checks."""
+
+    mean: Float[Array, "N D"]
+    covariance: Float[Array, "N D D"]
+    distance: Float[Array, ""]
+    log_det: Float[Array, ""]
+    proper: Bool[Array, ""]
+
+    @property
+    def conditioned(self) -> Conditioned:
+        """As inference takes it."""
+        return Conditioned(Gaussian(self.mean, self.covariance), self.distance, self.log_det, self.proper)
+
+
+def found_of(
+    gram: Float[Array, "D N N"], mean: Float[Array, "N D"], sites: Sites, factors: Factors
+) -> tuple[Found, Float[Array, "N D"]]:
+    """q(f) at the data, and α = K⁻¹(m − μ)."""
+    weights, shift = factors.solver.apply(gram, sites.centred_linear(mean))
+    variances = factors.variances(gram)
+    return Found(mean + shift, variances, jnp.sum(shift * weights), factors.log_det, factors.proper), weights
+
+
+class _Linearised(NamedTuple):
+    """What derivatives are made from."""
+
+    weights: Float[Array, "N D"]
+    """α."""
+    solver: Solver
+    inverse: Float[Array, "ND ND"]
+    """A⁻¹."""
+
+
+def _linearise(psd: bool, gram, mean, linear, precision) -> tuple[Found, _Linearised]:
+    sites = Sites(linear, precision)
+
+    def of_factors(factors: Factors):
+        factor, _, _, negative_factor = factors.stored()
+        return found_of(gram, mean, sites, factors), factor, negative_factor, inverse(gram, factors)
+
+    positive, negative = jax.vmap(small.signed_roots)(precision)
+    (found, weights), factor, negative_factor, matrix = _of_sites(psd, gram, positive, negative, of_factors)
+    solver = Solver(positive, factor, *((None, None) if psd else (negative, negative_factor)))
+    return _checked(psd, found, positive, negative), _Linearised(weights, solver, matrix)
+
+
+def _of_sites(psd: bool, gram, positive, negative, of_factors: Callable[[Factors], Any]) -> Any:
+    return of_factors(factorise(gram, positive)) if psd else by_signature(gram, positive, negative, of_factors)
+
+
+def _checked(psd: bool, found: Found, positive, negative) -> Found:
+    """Improper if a site was to be PSD and is not."""
+    if not psd:
+        return found
+    return found._replace(proper=found.proper & jnp.all(jax.vmap(_is_rounding)(negative, positive)))
+
+
+def _is_rounding(negative: Float[Array, "D D"], positive: Float[Array, "D D"]) -> Bool[Array, ""]:
+    """Whether a site's negative part is as small as the rounding of averages over many nodes."""
+    return jnp.sum(negative**2) <= _ROUNDING * jnp.sum(positive**2)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _condition(psd: bool, gram, mean, linear, precision) -> Found:
+    positive, negative = jax.vmap(small.signed_roots)(precision)
+    sites = Sites(linear, precision)
+    found = _of_sites(psd, gram, positive, negative, lambda factors: found_of(gram, mean, sites, factors)[0])
+    return _checked(psd, found, positive, negative)
+
+
+def _condition_derivative(psd: bool, primals, tangents):
+    gram, mean, _, precision = primals
+    found, at = _linearise(psd, *primals)
+    moved_gram, moved_mean, moved_linear, moved_precision = map(_or_none, tangents)
+    zero = jnp.zeros_like(mean)
+    pushed = zero if moved_gram is None else apply_gram(moved_gram, at.weights)
+    distance = jnp.sum(at.weights * pushed)
+    pushed = pushed if moved_mean is None else pushed + moved_mean
+    pulled = zero if moved_linear is None else moved_linear
+    if moved_precision is not None:
+        pulled = pulled - _apply_blocks(moved_precision, found.mean)
+    if moved_gram is not None or moved_mean is not None:
+        pulled = pulled - _apply_blocks(precision, pushed)
+    _, shift = at.solver.apply(gram, pulled)
+    covariance, log_det = jnp.zeros_like(found.covariance), jnp.zeros(())
+    if moved_gram is not None:
+        covariance = covariance + _pushed_blocks(at.inverse, moved_gram)
+        log_det = log_det + jnp.sum(_gram_slope(at.inverse, precision) * moved_gram)
+    if moved_precision is not None:
+        covariance = covariance - _pulled_blocks(gram, at.inverse, moved_precision)
+        log_det = log_det + jnp.sum(found.covariance * moved_precision)
+    distance = distance + 2.0 * jnp.sum(at.weights * shift)
+    return found, Found(pushed + shift, covariance, distance, log_det, _no_derivative())
+
+
+_condition.defjvp(_condition_derivative, symbolic_zeros=True)
+
+
+@jax.custom_jvp
+def log_normaliser(gram, mean, linear, precision) -> Float[Array, ""]:
+    """log ∫ p ∏ tₙ, whose derivative is αᵀdμ + ½ tr((ααᵀ − A⁻¹Λ) dK) + mᵀdλ − ½ tr((mmᵀ + C) dΛ)."""
+    sites = Sites(linear, precision)
+    return conditioned(gram, mean, sites).log_normaliser(sites)
+
+
+def _log_normaliser_derivative(primals, tangents):
+    _, _, linear, precision = primals
+    found, at = _linearise(False, *primals)
+    moved_gram, moved_mean, moved_linear, moved_precision = map(_or_none, tangents)
+    change = jnp.zeros(())
+    if moved_gram is not None:
+        pushed = apply_gram(moved_gram, at.weights)
+        spread = jnp.sum(_gram_slope(at.inverse, precision) * moved_gram)
+        change = change + 0.5 * (jnp.sum(at.weights * pushed) - spread)
+    if moved_mean is not None:
+        change = change + jnp.sum(at.weights * moved_mean)
+    if moved_linear is not None:
+        change = change + jnp.sum(found.mean * moved_linear)
+    if moved_precision is not None:
+        squares = found.mean[:, :, None] * found.mean[:, None, :] + found.covariance
+        change = change - 0.5 * jnp.sum(squares * moved_precision)
+    return found.conditioned.log_normaliser(Sites(linear, precision)), change
+
+
+log_normaliser.defjvp(_log_normaliser_derivative, symbolic_zeros=True)
+
+
+def _or_none(tangent: Any) -> Any:
+    return None if isinstance(tangent, SymbolicZero) else tangent
+
+
+def _no_derivative() -> Any:
+    return np.zeros((), dtype=jax.dtypes.float0)
+
+
+def _apply_blocks(blocks: Float[Array, "N D D"], vectors: Float[Array, "N D"]) -> Float[Array, "N D"]:
+    return jnp.einsum("nde,ne->nd", blocks, vectors)
+
+
+def _by_rows(matrix: Float[Array, "ND ND"], latents: int) -> Float[Array, "N D N D"]:
+    rows = matrix.shape[0] // latents
+    return matrix.reshape(rows, latents, rows, latents)
+
+
+def _gram_slope(inverse: Float[Array, "ND ND"], precision: Float[Array, "N D D"]) -> Float[Array, "D N N"]:
+    """The derivative of log det(I + ΛK) in the gram matrix of every latent, of A⁻¹Λ those blocks."""
+    latents = precision.shape[1]
+    if latents == 1:
+        return (inverse * precision[:, 0, 0][None, :])[None]
+    return jnp.einsum("ndme,med->dnm", _by_rows(inverse, latents), precision)
+
+
+def _pushed_blocks(inverse: Float[Array, "ND ND"], moved: Float[Array, "D N N"]) -> Float[Array, "N D D"]:
+    """The diagonal blocks of A⁻ᵀ dK A⁻¹."""
+    latents = moved.shape[0]
+    if latents == 1:
+        return jnp.sum(inverse * (moved[0] @ inverse), axis=0)[:, None, None]
+    columns = _by_rows(inverse, latents)
+    return jnp.einsum("mfnd,mfne->nde", columns, jnp.einsum("fmk,kfne->mfne", moved, columns))
+
+
+def _pulled_blocks(
+    gram: Float[Array, "D N N"], inverse: Float[Array, "ND ND"], moved: Float[Array, "N D D"]
+) -> Float[Array, "N D D"]:
+    """The diagonal blocks of C dΛ C, with C = KA⁻¹."""
+    latents = gram.shape[0]
+    if latents == 1:
+        covariance = gram[0] @ inverse
+        return (moved[:, 0, 0] @ covariance**2)[:, None, None]
+    covariance = jnp.einsum("fmk,kfne->mfne", gram, _by_rows(inverse, latents))
+    return jnp.einsum("mrnd,mrne->nde", covariance, jnp.einsum("mrs,msne->mrne", moved, covariance))
