@@ -32,6 +32,7 @@ from .results.status import ConvergenceWarning, FitWarning, Status
 
 if TYPE_CHECKING:
     from . import datasets, diagnostics, inputs, parameters, plotting, prediction, report, storage
+    from ._runtime.cache import use_cache
     from .diagnostics import compare, cross_validate
     from .fitting.fit import fit
     from .inference.sweep import filter_sweep
@@ -63,6 +64,7 @@ _MOVED = {
 __getattr__, __dir__ = on_demand(
     __name__,
     {
+        "_runtime.cache": "use_cache",
         "": "datasets diagnostics inputs parameters plotting prediction report storage",
         "diagnostics": "compare cross_validate",
         "fitting.fit": "fit",
@@ -136,4 +138,5 @@ __all__ = [
     "report",
     "solve",
     "storage",
+    "use_cache",
 ]

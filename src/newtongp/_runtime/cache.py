@@ -1,0 +1,49 @@
+"""Compiled programs on disk, so that later processes need not compile them again."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+
+_LARGEST = 2**30
+
+
+def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
+    """Keep compiled programs in a folder, and load them from there in later processes. Returns the folder.
+
+    By default it is `newtongp` in the user's cache folder. This is JAX's own persistent cache, which belongs to the
+    process: it then serves all programs that JAX compiles, not only those of newtongp. If it is larger than
+    `max_bytes`, the programs that have not been used for the longest time are removed. Several processes may share it.
+    Programs from a cache are run without checks, so the folder must not be writable for anyone you do not trust.
+
+    >>> import newtongp as ng
+    >>> folder = ng.use_cache()  # doctest: +SKIP
+    """
+    import platformdirs
+
+    try:
+        path = (
+            Path(platformdirs.user_cache_dir("newtongp", False) if folder is None else folder).expanduser().absolute()
+        )
+    except TypeError:
+        raise ValueError(f"folder must be the name of a folder, got {folder!r}: leave it out for the default") from None
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:
+        raise ValueError(f"max_bytes must be a whole number of at least 1, got {max_bytes!r}: leave it out for 1 GiB")
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"folder {str(path)!r} cannot be made ({error.strerror}): name another folder") from None
+    if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+        raise ValueError(f"folder {str(path)!r} cannot be written to: name another folder")
+    settings = {
+        "jax_enable_compilation_cache": True,
+        "jax_compilation_cache_dir": str(path),
+        "jax_compilation_cache_max_size": max_bytes,
+        # Programs of newtongp are many and small: most compile in less than JAX's default of one second.
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": 0,
+    }
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    return path
