@@ -102,3 +102,40 @@ def test_precise_data_keep_their_digits(precision):
     mean = gram @ np.linalg.solve(gram + np.eye(12) / precision, y)
     np.testing.assert_allclose(result.marginals.mean[:, 0], mean, atol=1e-9)
     assert np.all(result.marginals.covariance > 0.0)
+
+
+@pytest.mark.cases(quick=["psd-1"], others="slow")
+@pytest.mark.parametrize("latents", [1, 2])
+@pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite"])
+def test_derivatives_of_conditioning_are_those_of_differences(latents, kind):
+    x = RNG.uniform(0.0, 4.0, (7, 1))
+    kernels = [ng.kernels.Matern32(1.0, 1.5), ng.kernels.RBF(0.7, 0.5)][:latents]
+    with jax.enable_x64(True):
+        workspace = GP(ng.kernels.Independent(kernels)).prepare(jax.numpy.asarray(x))
+        start = workspace, jax.tree.map(jax.numpy.asarray, sites_of(kind, 7, latents))
+        leaves, tree = jax.tree.flatten(start)
+        moves = [RNG.normal(size=leaf.shape) for leaf in leaves]
+        symmetric = [0.5 * (m + np.swapaxes(m, -1, -2)) if m.ndim == 3 else m for m in moves]
+        direction = jax.tree.unflatten(tree, symmetric)
+        weights = RNG.normal(size=(7, latents)), RNG.normal(size=(7, latents, latents))
+
+        @jax.jit
+        def number(at):
+            space, sites = at
+            found = space.marginals(sites)
+            return (
+                (weights[0] * found.marginals.mean).sum()
+                + (weights[1] * found.marginals.covariance).sum()
+                + 0.3 * found.distance
+                + 0.7 * found.log_det
+                + 0.2 * space.log_normaliser(sites)
+            )
+
+        def along(step):
+            return number(jax.tree.map(lambda leaf, move: leaf + step * move, start, direction))
+
+        slope = jax.grad(number)(start)
+        found = sum(float((a * b).sum()) for a, b in zip(jax.tree.leaves(slope), symmetric, strict=True))
+        step = 1e-5
+        differences = (8.0 * (along(step) - along(-step)) - (along(2 * step) - along(-2 * step))) / (12.0 * step)
+    assert found == pytest.approx(float(differences), rel=1e-7, abs=1e-7)

@@ -4,7 +4,9 @@ For given hyperparameters inference runs to its fixed point, from the sites of t
 VI, of power EP and of everything that minimises the VFE does not change with the sites (`sec:gp`), so that its gradient
 is that of the prior's log normaliser at fixed sites and of the rows' terms at fixed marginals. Other energies do
 change: of the Laplace energy the log determinant, for one. Then what the sites do with the hyperparameters is part of
-the gradient. With the sites' fixed-point map s = F(θ, s) it is wᵀ∂F/∂θ for the w that solves w = ∂E/∂s + wᵀ∂F/∂s.
+the gradient. With the sites' fixed-point map s = F(θ, s) it is wᵀ∂F/∂θ for the w that solves w = ∂E/∂s + wᵀ∂F/∂s. The
+same w makes the energy at the fixed point known to second order: E + wᵀ(F(θ, s) − s). A search needs that, since sites
+that are only as close as the tolerance make such energies jump by more than a last step lowers them.
 """
 
 import functools
@@ -90,8 +92,10 @@ def evaluate(
     sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)
     point, report = converge(problem, method, step, sites, until, tol)
     slope = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
-    gradient = slope(slots, bound, unconstrained, method, point)
-    return Evaluation(gradient, report)
+    gradient, correction = slope(slots, bound, unconstrained, method, point)
+    # Elsewhere than close to the fixed point it says nothing.
+    correction = jnp.where(report.status == Status.CONVERGED.value, correction, 0.0)
+    return Evaluation(gradient, eqx.tree_at(lambda report: report.energy, report, report.energy + correction))
 
 
 def is_stationary(method: Any, likelihood: Likelihood) -> bool:
@@ -106,7 +110,11 @@ def is_stationary(method: Any, likelihood: Likelihood) -> bool:
     return method.objective == "vfe" or (method.target.name == "power_ep" and method.expects_psd(likelihood))
 
 
-def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> Float[Array, " K"]:
+Slope = tuple[Float[Array, " K"], Float[Array, ""]]
+"""A gradient, and what the energy at the fixed point has beyond that at sites close to it, to first order."""
+
+
+def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> Slope:
     """The gradient of −log ∫ p ∏ tₙ at fixed sites, and of the rows' energies at fixed marginals."""
 
     def surrogate(unconstrained):
@@ -121,14 +129,14 @@ def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> F
         energies = over_rows(row, problem.likelihood, rows)
         return jnp.sum(energies) - workspace.log_normaliser(point.sites)
 
-    return jax.grad(surrogate)(unconstrained)
+    return jax.grad(surrogate)(unconstrained), jnp.zeros(())
 
 
 _MOST_ITERATIONS = 40
 
 
-def _with_sites(slots, bound: BoundModel, unconstrained, method, point) -> Float[Array, " K"]:
-    """The gradient of the energy along the curve of fixed points."""
+def _with_sites(slots, bound: BoundModel, unconstrained, method, point) -> Slope:
+    """The gradient of the energy along the curve of fixed points, and wᵀ(F(θ, s) − s)."""
 
     def energy_and_next(unconstrained, sites):
         problem = problem_at(bound, slots, unconstrained)
@@ -136,7 +144,7 @@ def _with_sites(slots, bound: BoundModel, unconstrained, method, point) -> Float
         proposal, _ = propose_rows(problem, method, expansions, sites, None, jnp.zeros(()))
         return total_energy(conditioned, numbers), proposal
 
-    _, pull_back = jax.vjp(energy_and_next, unconstrained, point.sites)
+    (_, proposal), pull_back = jax.vjp(energy_and_next, unconstrained, point.sites)
     one, nothing = jnp.ones(()), jax.tree.map(jnp.zeros_like, point.sites)
     _, slope = pull_back((one, nothing))
 
@@ -146,4 +154,5 @@ def _with_sites(slots, bound: BoundModel, unconstrained, method, point) -> Float
 
     weights = solve_by_products(minus_carried, slope, _MOST_ITERATIONS)
     gradient, _ = pull_back((one, weights))
-    return gradient
+    gaps = jax.tree.map(lambda weight, new, old: jnp.sum(weight * (new - old)), weights, proposal, point.sites)
+    return gradient, gaps.linear + gaps.precision
