@@ -394,14 +394,16 @@ def run(
 
     `quickly` compiles in less time a program that is slower for many states (`compilation.compiled`).
     """
+    # Hundreds of iterations: worth more than the least effort.
+    compile_for = {"work": 1e7, "full": not quickly}
     blocks = max(1, -(-iterations // EVERY))
     point = _begin_compiled(fold, scheme)
     empty = jnp.full(blocks, jnp.nan)
     curves = Scores(empty, empty, empty, empty)
-    point, curves = _advance_compiled(fold, scheme, point, curves, 0, floor, quickly=quickly)
+    point, curves = _advance_compiled(fold, scheme, point, curves, 0, floor, **compile_for)
     start = time.perf_counter()
     for until in np.unique(np.linspace(0, iterations, 11).astype(int))[1:]:
-        state = _advance_compiled(fold, scheme, point, curves, int(until), floor, quickly=quickly)
+        state = _advance_compiled(fold, scheme, point, curves, int(until), floor, **compile_for)
         point, curves = jax.block_until_ready(state)
         advanced(int(until))
     seconds = time.perf_counter() - start

@@ -8,6 +8,7 @@ import newtongp as ng
 from newtongp._runtime.double import in_double
 from newtongp.inference.problem import Setup
 from newtongp.inference.starts import bound_nearby, inside_support
+from newtongp.numerics.size_classes import exact_sizes
 
 SCALE, SHAPE = 0.5, -0.3
 
@@ -93,7 +94,8 @@ def test_a_likelihood_that_is_zero_everywhere_asks_for_a_start():
 
 @in_double
 def starts_of(likelihood, y):
-    problem = Setup(ng.Model(PRIOR, likelihood), X, y).problem
+    with exact_sizes():
+        problem = Setup(ng.Model(PRIOR, likelihood), X, y).problem
     return problem, list(inside_support(problem))
 
 

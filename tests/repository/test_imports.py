@@ -90,7 +90,8 @@ def foreign_linear_algebra(name):
 
 
 def test_linear_algebra_is_in_one_place():
-    places = {"numerics/linalg.py", "numerics/small.py"}
+    # The last one only loads the library, to set its number of threads.
+    places = {"numerics/linalg.py", "numerics/small.py", "_runtime/threads.py"}
     assert [line for name in FILES if name not in places for line in foreign_linear_algebra(name)] == []
     assert foreign_linear_algebra("numerics/linalg.py")
 
@@ -101,6 +102,7 @@ def test_nobody_touches_the_settings_of_jax():
         for name, tree in FILES.items()
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and dotted(node).startswith("jax.config")
+        if name != "_runtime/cache.py"  # which users call for that
     ]
     assert touched == []
     assert [name for name in FILES if any(full.startswith("jax.config") for full in imported(name))] == []

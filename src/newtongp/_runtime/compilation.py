@@ -54,16 +54,18 @@ def compiled(
     """
 
     @functools.cache
-    def jitted(effort: Effort) -> Any:
-        options = _OPTIONS[effort] if options_work(effort) else None
+    def jitted(effort: Effort | None) -> Any:
+        options = _OPTIONS[effort] if effort is not None and options_work(effort) else None
         return jax.jit(function, static_argnums=static_argnums, donate_argnums=donate_argnums, compiler_options=options)
 
     @functools.wraps(function)
     def call(*args: Any, work: float | None = None, full: bool = False) -> Any:
         leaves = jax.tree.leaves(args)
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            return jitted(None)(*args)  # part of a larger program, which has its own options
         elements = sum(np.size(leaf) for leaf in leaves) if work is None else work
         run = jitted(_forced() or effort_for(elements, full))
-        if elements > _ONE_THREAD or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        if elements > _ONE_THREAD:
             return run(*args)
         with one_blas_thread():
             return wait_for(run(*args))
