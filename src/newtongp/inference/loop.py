@@ -19,6 +19,7 @@ from ..likelihoods.base import over_rows
 from ..methods import first_order
 from ..methods.curvature import FirstOrder, guarded_hessian, rows_of
 from ..methods.local_expansion import LocalExpansion
+from ..methods.nodes import numbers_per_row
 from ..methods.rule import Method, RowNumbers, evaluate, propose, residual
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.small import smallest_eigenvalue
@@ -29,8 +30,10 @@ from .problem import Problem
 from .steps.base import Move, Outcome, Step
 from .steps.endings import failure_of, is_sound, rounding_of, status_after
 
-_MANY_NODES = 2**14
-"""Rows from which on nodes for all of them at once do not fit in any cache."""
+_MANY_NODES, _BLOCK = 2**14, 2**10
+"""Rows from which on nodes for all of them at once do not fit in any cache, and rows of one latent whose nodes do."""
+_CACHED_NUMBERS = 2**16
+"""Second derivatives at the nodes of several latents that fit in a cache with all that they are computed from."""
 
 _LARGEST_SHARE = 1e6
 
@@ -78,7 +81,7 @@ def expand_rows(problem: Problem, method: Method, sites: Sites) -> tuple[Conditi
         lambda likelihood, *row: evaluate(method, likelihood, *row),
         problem.likelihood,
         (problem.y, problem.observed, conditioned.marginals, sites, conditioned.residual_covariance),
-        in_blocks(problem, method),
+        block_of(problem, method),
     )
     return conditioned, expansions, numbers
 
@@ -86,6 +89,21 @@ def expand_rows(problem: Problem, method: Method, sites: Sites) -> tuple[Conditi
 def in_blocks(problem: Problem, method: Method) -> bool:
     """Whether rows are worth looking at in blocks: where there are many, and each is looked at from many nodes."""
     return problem.y.shape[0] >= _MANY_NODES and method.target.integrates(problem.likelihood, method.cubature)
+
+
+def block_of(problem: Problem, method: Method) -> int | None:
+    """How many rows to look at at a time, so that they fit in the processor's cache; None for all at once.
+
+    Only what divides the number of rows: a remainder would need a second compiled program.
+    """
+    rows, likelihood, target = problem.y.shape[0], problem.likelihood, method.target
+    if likelihood.num_latents == 1 or not target.integrates(likelihood, method.cubature):
+        return _BLOCK if in_blocks(problem, method) and rows % _BLOCK == 0 else None
+    numbers = numbers_per_row(likelihood, method.cubature, target.power > 0.0)
+    most = min(max(1, _CACHED_NUMBERS // numbers), rows)
+    block = next(size for size in range(most, 0, -1) if rows % size == 0)
+    worth_it = rows * numbers > 4 * _CACHED_NUMBERS and block * numbers > _CACHED_NUMBERS // 16
+    return block if worth_it else None
 
 
 def total_energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
@@ -135,7 +153,7 @@ def _guarded_hessians(problem: Problem, method: Method, point: Point) -> Float[A
         lambda likelihood, y, marginal, hessian: guarded_hessian(target, likelihood, y, marginal, cubature, hessian),
         problem.likelihood,
         (problem.y, problem.workspace.marginals_of_f(point.marginals), point.expansions.hessian),
-        in_blocks(problem, method),
+        block_of(problem, method),
     )
 
 
