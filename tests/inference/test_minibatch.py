@@ -397,7 +397,10 @@ def test_progress_tells_rows_per_second(capsys):
         (lambda: ng.infer(FULL, 3, batch_size=10), "must be chunks"),
         (lambda: ng.infer(FULL, [(X, -COUNTS)], batch_size=10), "rows from 0 on"),
         (lambda: ng.infer(TIED, X, COUNTS, METHODS["quasi-newton"]), "quasi-Newton methods keep a state per row"),
-        (lambda: ng.infer(TIED, X, COUNTS, METHODS["vi riemannian"], batch_size=10), "Riemannian methods keep a state per row"),
+        (
+            lambda: ng.infer(TIED, X, COUNTS, METHODS["vi riemannian"], batch_size=10),
+            "Riemannian methods keep a state per row",
+        ),
         (lambda: next(ng.iterate(TIED, X, COUNTS)), 'storage="tied" does not keep'),
         (lambda: ng.SparseGP(MATERN, 3, storage="none"), "storage must be"),
     ],

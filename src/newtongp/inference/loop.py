@@ -19,6 +19,7 @@ from ..likelihoods.base import over_rows
 from ..methods import first_order
 from ..methods.curvature import FirstOrder, guarded_hessian, rows_of
 from ..methods.local_expansion import LocalExpansion
+from ..methods.nodes import numbers_per_row
 from ..methods.rule import Method, RowNumbers, evaluate, propose, residual
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.small import smallest_eigenvalue
@@ -29,11 +30,13 @@ from .problem import Problem, Setup
 from .steps.base import Move, Outcome, Step
 from .steps.endings import failure_of, is_sound, rounding_of, status_after
 
-_MANY_NODES = 2**14
-"""The number of rows from which the nodes of all rows do not fit in a cache."""
+_MANY_NODES, _BLOCK = 2**14, 2**10
+"""The number of rows from which the nodes of all rows do not fit in a cache, and of rows with one latent that do."""
+_CACHED_NUMBERS = 2**16
+"""The number of second derivatives at the nodes of several latents that fit in a cache, with their intermediate results."""
 
 _LARGEST_SHARE = 1e6
-_DEFAULT_NODES = 20
+_DEFAULT_NODES, _GAIN_AT_NODES = 20, 16.0
 
 
 class Trail(eqx.Module):
@@ -79,7 +82,7 @@ def expand_rows(problem: Problem, method: Method, sites: Sites) -> tuple[Conditi
         lambda likelihood, *row: evaluate(method, likelihood, *row),
         problem.likelihood,
         (problem.y, problem.observed, conditioned.marginals, sites, conditioned.residual_covariance),
-        in_blocks(problem, method),
+        block_of(problem, method),
     )
     return conditioned, expansions, numbers
 
@@ -90,10 +93,30 @@ def in_blocks(problem: Problem, method: Method) -> bool:
 
 
 def work_of(setup: Setup, method: Method) -> float:
-    """The approximate number of array elements that one step processes, which decides how the loop is compiled."""
+    """The approximate number of array elements that one step processes, which decides how the loop is compiled.
+
+    Nodes count more than other elements, since loops over nodes gain most from optimisation.
+    """
     rows, latents = setup.bound.y.shape[0], setup.model.prior.num_latents
-    nodes = _DEFAULT_NODES if method.cubature is None else len(method.cubature.rule(latents)[1])
-    return setup.memory / 8.0 + rows * latents * nodes
+    nodes = 0
+    if method.target.integrates(setup.bound.likelihood, method.cubature):
+        nodes = _DEFAULT_NODES if method.cubature is None else len(method.cubature.rule(latents)[1])
+    return setup.memory / 8.0 + _GAIN_AT_NODES * rows * latents * nodes
+
+
+def block_of(problem: Problem, method: Method) -> int | None:
+    """The number of rows per block, so that a block fits in the processor's cache; None for all rows at once.
+
+    It divides the number of rows, because a remainder would need a second compiled program.
+    """
+    rows, likelihood, target = problem.y.shape[0], problem.likelihood, method.target
+    if likelihood.num_latents == 1 or not target.integrates(likelihood, method.cubature):
+        return _BLOCK if in_blocks(problem, method) and rows % _BLOCK == 0 else None
+    numbers = numbers_per_row(likelihood, method.cubature, target.power > 0.0)
+    most = min(max(1, _CACHED_NUMBERS // numbers), rows)
+    block = next(size for size in range(most, 0, -1) if rows % size == 0)
+    worth_it = rows * numbers > 4 * _CACHED_NUMBERS and block * numbers > _CACHED_NUMBERS // 16
+    return block if worth_it else None
 
 
 def total_energy(conditioned: Conditioned, numbers: RowNumbers) -> Float[Array, ""]:
@@ -143,7 +166,7 @@ def _guarded_hessians(problem: Problem, method: Method, point: Point) -> Float[A
         lambda likelihood, y, marginal, hessian: guarded_hessian(target, likelihood, y, marginal, cubature, hessian),
         problem.likelihood,
         (problem.y, problem.workspace.marginals_of_f(point.marginals), point.expansions.hessian),
-        in_blocks(problem, method),
+        block_of(problem, method),
     )
 
 

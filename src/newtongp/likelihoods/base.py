@@ -299,21 +299,12 @@ def in_size_class(function: Callable, likelihood: Likelihood, *rows: Any) -> Any
     return first_rows(to_host(function(filled, *fill_rows(rows, size))), count)
 
 
-_BLOCK = 1024
-
-
-def over_rows(
-    function: Any, likelihood: Likelihood, rows: tuple[Any, ...], in_blocks: bool = False, block: int | None = None
-) -> Any:
+def over_rows(function: Any, likelihood: Likelihood, rows: tuple[Any, ...], block: int | None = None) -> Any:
     """`function(likelihood, *row)` for every row, each with its own exposure, trials, ...
 
-    With `block`, this many rows are processed at a time, which limits the memory for intermediate results. With
-    `in_blocks`, blocks fit in the processor's cache; this is used only if the number of rows is a multiple of the
-    block size, because a remainder would need a second compiled program.
+    With `block`, this many rows are processed at a time, which limits the memory for intermediate results.
     """
     axes = row_axes(likelihood)
-    if in_blocks and jax.tree.leaves(rows)[0].shape[0] % _BLOCK == 0:
-        block = _BLOCK
     if block is None:
         return jax.vmap(function, in_axes=(axes, *(0 for _ in rows)))(likelihood, *rows)
     own, shared = eqx.partition(likelihood, jax.tree.map(lambda axis: axis == 0, axes, is_leaf=lambda a: a is None))

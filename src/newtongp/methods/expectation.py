@@ -157,8 +157,13 @@ def tilted_expectations(
     gradient, hessian = at_nodes.gradient @ tilted, at_nodes.hessian(tilted)
     centred = at_nodes.gradient - gradient[:, None]
     shift, covariance = _tilted_moments(nodes, at_nodes, hessian, tilted)
-    log_z = Derivatives(log_z, gradient, hessian + (centred * tilted[None, :]) @ centred.T)
+    log_z = Derivatives(log_z, gradient, hessian + _weighted_squares(centred, tilted))
     return Tilted(nodes, log_z, shift, covariance, nodes.root)
+
+
+def _weighted_squares(columns: Float[Array, "D S"], weights: Float[Array, " S"]) -> Float[Array, "D D"]:
+    """Σ wₛ vₛvₛᵀ, as sums and not as a product of matrices, which XLA makes slow where they are small."""
+    return jnp.sum(columns[:, None] * (columns * weights[None])[None], axis=-1)
 
 
 def _tilted_moments(
@@ -174,7 +179,7 @@ def _tilted_moments(
         standard = jnp.concatenate([standard, nodes.free_root.T @ at_nodes.gradient[free:]])
     shift = standard @ tilted
     deviation = standard - shift[:, None]
-    covariance = (deviation * tilted[None, :]) @ deviation.T
+    covariance = _weighted_squares(deviation, tilted)
     if nodes.split.linear:
         within = nodes.free_root.T @ hessian[free:, free:] @ nodes.free_root
         covariance = covariance.at[free:, free:].add(jnp.eye(within.shape[0]) + within)

@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 from ..likelihoods.base import Likelihood, row_log_prob, row_peak
 from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PartwiseRule, PointRule, Unscented, default_cubature
 from ..numerics.gaussian import Gaussian
-from ..numerics.small import LOG_2PI, small_log_det, small_root, small_solve_lower
+from ..numerics.small import LOG_2PI, small_root
 from .mesh import mesh_for_density, mesh_for_expectation
 
 
@@ -98,6 +98,13 @@ def place_nodes(
     standard, weights = rule.rule(len(parts.others))
     points = (arranged.mean[:, None] + root[:, : len(parts.others)] @ jnp.asarray(standard).T).T
     return Nodes(parts, points, jnp.asarray(weights), jnp.asarray(standard), root, rule)
+
+
+def numbers_per_row(likelihood: Likelihood, cubature: Cubature | None, density: bool) -> int:
+    """How many numbers the second derivatives at all nodes of a row are."""
+    parts = split(likelihood, cubature)
+    rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
+    return rule.rule(len(parts.others))[1].size * likelihood.num_latents**2
 
 
 def _follow(
@@ -229,13 +236,12 @@ class Integrand(NamedTuple):
         return cls(function, with_derivatives)
 
     @classmethod
-    def quadratic(cls, function: Callable, count: int) -> "Integrand":
+    def quadratic(cls, at_nodes: Callable, count: int) -> "Integrand":
         """A function of g, the first `count` entries of f, that is quadratic in the rest.
 
-        It is given as `function(g, rest)`, which has to return the value, the gradient in the rest and a matrix F that
-        makes −FᵀF the Hessian in the rest: then only g is left to differentiate in.
+        It is given as `at_nodes(g, rest)` for all nodes, which has to return the value, the gradient in the rest and a
+        matrix F that makes −FᵀF the Hessian in the rest: then only g is left to differentiate in.
         """
-        at_nodes = jax.vmap(function, in_axes=1, out_axes=-1)
 
         def with_derivatives(points):
             g, rest = points.T[:count], points.T[count:]
@@ -255,72 +261,79 @@ class Integrand(NamedTuple):
 
             return AtNodes(value, jnp.concatenate([first, slope]), hessian)
 
-        return cls(lambda f: function(f[:count], f[count:])[0], with_derivatives)
+        return cls(lambda f: at_nodes(f[:count, None], f[count:, None])[0][0], with_derivatives)
 
 
 def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> Integrand:
     """E[log p(y | f)] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return _log_density(likelihood, y)
+        return Integrand.plain(lambda f: row_log_prob(likelihood, y, f))
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
         fit, miss, log_det = _seen_through(noise, matrix, residual)
-        squares = miss @ miss + jnp.sum((fit @ nodes.free_root) ** 2)
-        return -0.5 * (y.shape[0] * LOG_2PI + log_det + squares), fit.T @ miss, fit
+        spread = jnp.tensordot(nodes.free_root, fit, axes=((0,), (1,)))
+        squares = jnp.sum(miss**2, axis=0) + jnp.sum(spread**2, axis=(0, 1))
+        return -0.5 * (y.shape[0] * LOG_2PI + log_det + squares), _slope(fit, miss), fit
 
     return Integrand.quadratic(at, len(nodes.split.others))
-
-
-def _log_density(likelihood: Likelihood, y: Float[Array, " P"], power: float = 1.0) -> Integrand:
-    """α log p(y | f), in the order of the latents: also where all have nodes, it is quadratic in the linear ones."""
-
-    def value(f):
-        return power * row_log_prob(likelihood, y, f)
-
-    parts = split(likelihood, None)
-    if not parts.linear:
-        return Integrand.plain(value)
-
-    def at(others, linear):
-        matrix, residual, noise = _linear_form(likelihood, y, others, linear)
-        fit, miss, _ = _seen_through(noise / power, matrix, residual)
-        return value(parts.restore_vector(jnp.concatenate([others, linear]))), fit.T @ miss, fit
-
-    order = np.asarray(parts.others + parts.linear)
-    arranged = Integrand.quadratic(at, len(parts.others)).derivatives
-
-    def with_derivatives(points):
-        found = arranged(points[:, order])
-        gradient = found.gradient[np.argsort(order)]
-        return AtNodes(found.value, gradient, lambda weights: parts.restore_matrix(found.hessian(weights)))
-
-    return Integrand(value, with_derivatives)
 
 
 def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Integrand:
     """log E[p(y | f)^α] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return _log_density(likelihood, y, power)
+        return Integrand.plain(lambda f: power * row_log_prob(likelihood, y, f))
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
-        spread = matrix @ nodes.free_root
-        fit, miss, log_det = _seen_through(noise / power + spread @ spread.T, matrix, residual)
+        spread = jnp.tensordot(nodes.free_root, matrix, axes=((0,), (1,)))
+        spread_squared = jnp.sum(spread[:, :, None] * spread[:, None], axis=0)
+        fit, miss, log_det = _seen_through(noise / power + spread_squared, matrix, residual)
         outputs = y.shape[0]
-        scale = (1.0 - power) * (outputs * LOG_2PI + small_log_det(noise)) - outputs * math.log(power)
-        return 0.5 * (scale - outputs * LOG_2PI - log_det - miss @ miss), fit.T @ miss, fit
+        scale = (1.0 - power) * (outputs * LOG_2PI + _log_det(_roots(noise))) - outputs * math.log(power)
+        value = 0.5 * (scale - outputs * LOG_2PI - log_det - jnp.sum(miss**2, axis=0))
+        return value, _slope(fit, miss), fit
 
     return Integrand.quadratic(at, len(nodes.split.others))
 
 
-def _seen_through(covariance: Float[Array, "P P"], matrix: Float[Array, "P K"], residual: Float[Array, " P"]):
+# Matrices of the linear form at all nodes, which are the last axis ---------------------------------
+
+
+def _linear_form(
+    likelihood: Likelihood, y: Float[Array, " P"], others: Float[Array, "G S"], linear: Float[Array, "K S"]
+) -> tuple[Float[Array, "P K S"], Float[Array, "P S"], Float[Array, "P P S"]]:
+    """The matrix, the residual and the noise covariance at every node."""
+
+    def at(others):
+        return tuple(jnp.asarray(part) for part in likelihood.linear_form(others))
+
+    matrix, offset, noise = jax.vmap(at, in_axes=1, out_axes=-1, axis_size=linear.shape[1])(others)
+    return matrix, y[:, None] - offset - jnp.sum(matrix * linear[None], axis=1), noise
+
+
+def _seen_through(
+    covariance: Float[Array, "P P S"], matrix: Float[Array, "P K S"], residual: Float[Array, "P S"]
+) -> tuple[Float[Array, "P K S"], Float[Array, "P S"], Float[Array, " S"]]:
     """A matrix and a residual in units of a covariance's root, and the covariance's log determinant."""
-    root = small_root(covariance)
-    log_det = 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)))
-    return small_solve_lower(root, matrix), small_solve_lower(root, residual), log_det
+    root = _roots(covariance)
+    right = jnp.concatenate([matrix, residual[:, None]], axis=1)
+    rows: list[Array] = []
+    for i in range(right.shape[0]):
+        before = [root[i, k][None] * row for k, row in enumerate(rows)]
+        rows.append((right[i] - sum(before)) * (1.0 / root[i, i])[None])
+    solved = jnp.stack(rows)
+    return solved[:, :-1], solved[:, -1], _log_det(root)
 
 
-def _linear_form(likelihood: Likelihood, y: Float[Array, " P"], others: Float[Array, " G"], linear: Float[Array, " K"]):
-    matrix, offset, noise = (jnp.asarray(part) for part in likelihood.linear_form(others))
-    return matrix, y - offset - matrix @ linear, noise
+def _roots(covariance: Float[Array, "P P S"]) -> Float[Array, "P P S"]:
+    return jax.vmap(small_root, in_axes=-1, out_axes=-1)(covariance)
+
+
+def _log_det(root: Float[Array, "P P S"]) -> Float[Array, " S"]:
+    """Of the covariance with this root."""
+    return 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)), axis=-1)
+
+
+def _slope(fit: Float[Array, "P K S"], miss: Float[Array, "P S"]) -> Float[Array, "K S"]:
+    return jnp.sum(fit * miss[:, None], axis=0)

@@ -12,9 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-SMALLEST = 256
-"""The smallest class. Below it, arithmetic takes milliseconds."""
-SMALLEST_CUBIC = 168
+SMALLEST, SMALLEST_DATA, SMALLEST_CUBIC = 256, 160, 168
+"""The smallest classes: of rows to predict, and of data. Below them, arithmetic takes milliseconds."""
 _MANY, _MANY_CUBIC = 4096, 552
 
 _state = {"exact": False}

@@ -316,13 +316,14 @@ def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Arra
             sine = tangent * cosine
             turned = cosine[:, None] * turned - sine[:, None] * turned[partner]
             turned = turned * cosine[None, :] - turned[:, partner] * sine[None, :]
-            vectors = vectors * cosine[None, :] - vectors[:, partner] * sine[None, :]
+            # Vectors as rows: of columns in another order XLA makes a kernel that computes all rounds for each entry.
+            vectors = cosine[:, None] * vectors - sine[:, None] * vectors[partner]
         return turned, vectors
 
     # Convergence is quadratic: six sweeps are enough for ten states, and a few more for more.
     start = symmetrise(matrix), jnp.eye(size, dtype=matrix.dtype)
     turned, vectors = jax.lax.fori_loop(0, 6 + size // 8, sweep, start)
-    return jnp.diagonal(turned), vectors
+    return jnp.diagonal(turned), vectors.T
 
 
 def _pairings(size: int) -> list[np.ndarray]:

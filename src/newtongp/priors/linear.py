@@ -18,7 +18,7 @@ from .._runtime.compilation import compiled
 from .._runtime.double import on_host
 from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
-from ..numerics.size_classes import size_class
+from ..numerics.size_classes import SMALLEST_DATA, size_class
 from ..parameters.constraints import Covariance, Real, learned
 from ..parameters.matrices import checked_covariance
 from ..validation.arguments import whole
@@ -97,7 +97,7 @@ class LinearModel(Prior):
         return 8.0 * (4.5 * x.size + 6.0 * weights**2)
 
     def size_class(self, rows: int) -> int:
-        return size_class(rows)
+        return size_class(rows, SMALLEST_DATA)
 
     def prepare(self, x: Float[Array, "N P"]) -> "LinearWorkspace":
         return LinearWorkspace(_times_root(x, self.prior_covariance), x @ self._prior_mean(x.shape[1]).T)

@@ -17,7 +17,7 @@ from ..means import as_mean
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
-from ..numerics.size_classes import fill_rows, first_rows, size_class
+from ..numerics.size_classes import SMALLEST_DATA, fill_rows, first_rows, size_class
 from ..validation.times import Clock, as_clock
 from . import temporal
 from .base import Layout, ask
@@ -77,7 +77,7 @@ class MarkovGP(TemporalPrior):
             kernel.check_values(x)
 
     def size_class(self, rows: int) -> int:
-        return size_class(rows)
+        return size_class(rows, SMALLEST_DATA)
 
     def layout(self, x: Any, size: int | None = None) -> Layout:
         x = fill_rows(x, size)

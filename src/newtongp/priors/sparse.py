@@ -22,7 +22,7 @@ from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernel
 from ..means import as_mean
 from ..numerics import linalg
 from ..numerics.gaussian import Gaussian, Sites, add_covariance
-from ..numerics.size_classes import fill_rows, size_class
+from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
 from ..parameters.constraints import Real, learned
 from ..validation.arguments import whole
 from . import inducing as inducing_inputs
@@ -116,7 +116,7 @@ class SparseGP(Prior):
         return SparseGP(self.kernel, list(distinct), self.mean, self.selection, self.seed, self.storage)
 
     def size_class(self, rows: int) -> int:
-        return size_class(rows)
+        return size_class(rows, SMALLEST_DATA)
 
     def layout(self, x: Any, size: int | None = None) -> Layout:
         if self.storage == "tied":

@@ -16,7 +16,7 @@ from .._runtime.double import in_double, to_host
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
-from ..numerics.size_classes import fill_rows, first_rows, size_class
+from ..numerics.size_classes import SMALLEST_DATA, fill_rows, first_rows, size_class
 from ..parameters.constraints import Covariance, Real, learned, never_learned
 from ..parameters.matrices import checked_covariance
 from ..validation.numbers import NotRealError, as_real
@@ -150,7 +150,7 @@ class StateSpaceModel(TemporalPrior):
             )
 
     def size_class(self, rows: int) -> int:
-        return size_class(rows)
+        return size_class(rows, SMALLEST_DATA)
 
     def layout(self, x: Any, size: int | None = None) -> Layout:
         x = fill_rows(x, size)
