@@ -60,10 +60,21 @@ def test_the_environment_sets_the_effort(monkeypatch):
         compiled(scaled, static_argnums=1)(SITES, 2, 3.0)
 
 
-def test_the_effort_follows_the_work():
-    few, many = np.zeros(2**19), np.zeros(2**19 + 1)
-    assert compilation.effort_for(few.size, full=True) == "low"
-    assert compilation.effort_for(many.size) == "medium" and compilation.effort_for(many.size, full=True) == "full"
+@pytest.mark.parametrize(
+    ("options", "effort"),
+    [
+        ({}, "low"),
+        ({"full": True}, "low"),
+        ({"work": 2.0**17}, "low"),
+        ({"work": 2.0**17 + 1}, "medium"),
+        ({"work": 1e9, "full": True}, "full"),
+    ],
+)
+def test_the_effort_follows_the_work(monkeypatch, options, effort):
+    efforts = []
+    monkeypatch.setattr(compilation, "options_work", lambda effort: efforts.append(effort))
+    compiled(scaled, static_argnums=1)(SITES, 2, 3.0, **options)
+    assert efforts == [effort]
 
 
 def threads():

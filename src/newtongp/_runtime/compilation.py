@@ -36,8 +36,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "medium": {"xla_cpu_use_fusion_emitters": False},
     "full": {},
 }
-_LITTLE_WORK = 2**19
-"""The number of array elements up to which a program is compiled with low effort."""
+_SMALL_ARGUMENTS, _LITTLE_WORK = 2**18, 2**17
+"""The number of array elements up to which a program that runs once, or iterates, is compiled with low effort."""
 _ONE_THREAD = 2**23
 """The number of array elements up to which linear algebra runs on one thread: matrices of about 1000 rows."""
 
@@ -63,8 +63,10 @@ def compiled(
         leaves = jax.tree.leaves(args)
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return jitted(None)(*args)  # part of a larger program, which has its own options
-        elements = sum(np.size(leaf) for leaf in leaves) if work is None else work
-        run = jitted(_forced() or effort_for(elements, full))
+        size = sum(np.size(leaf) for leaf in leaves)
+        little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
+        elements = size if work is None else work
+        run = jitted(_forced() or ("low" if little else "full" if full else "medium"))
         if elements > _ONE_THREAD:
             return run(*args)
         with one_blas_thread():
@@ -85,13 +87,6 @@ def wait_for(answer: Any) -> Any:
     except KeyboardInterrupt:
         jax.block_until_ready(answer)
         raise
-
-
-def effort_for(elements: float, full: bool = False) -> Effort:
-    """The effort with which a program that processes so many array elements is compiled."""
-    if elements <= _LITTLE_WORK:
-        return "low"
-    return "full" if full else "medium"
 
 
 def _forced() -> Effort | None:

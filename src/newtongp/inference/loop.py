@@ -22,6 +22,7 @@ from ..methods.local_expansion import LocalExpansion
 from ..methods.nodes import numbers_per_row
 from ..methods.rule import Method, RowNumbers, evaluate, propose, residual
 from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.size_classes import fill_rows
 from ..numerics.small import smallest_eigenvalue
 from ..numerics.trees import select
 from ..priors.base import Conditioned
@@ -33,10 +34,10 @@ from .steps.endings import failure_of, is_sound, rounding_of, status_after
 _MANY_NODES, _BLOCK = 2**14, 2**10
 """The number of rows from which the nodes of all rows do not fit in a cache, and of rows with one latent that do."""
 _CACHED_NUMBERS = 2**16
-"""The number of second derivatives at the nodes of several latents that fit in a cache, with their intermediate results."""
+"""The number of second derivatives at the nodes of several latents that fit in a cache."""
 
 _LARGEST_SHARE = 1e6
-_DEFAULT_NODES, _GAIN_AT_NODES = 20, 16.0
+_DEFAULT_NODES, _GAIN_AT_NODES = 20, 8.0
 
 
 class Trail(eqx.Module):
@@ -101,7 +102,9 @@ def work_of(setup: Setup, method: Method) -> float:
     nodes = 0
     if method.target.integrates(setup.bound.likelihood, method.cubature):
         nodes = _DEFAULT_NODES if method.cubature is None else len(method.cubature.rule(latents)[1])
-    return setup.memory / 8.0 + _GAIN_AT_NODES * rows * latents * nodes
+    prior = setup.model.prior
+    filled = fill_rows(setup.data.x, prior.size_class(setup.data.x.shape[0]))
+    return prior.memory(filled) / 8.0 + _GAIN_AT_NODES * rows * latents * nodes
 
 
 def block_of(problem: Problem, method: Method) -> int | None:

@@ -116,7 +116,7 @@ def log_sigmoid(f):
     """log of the logistic function.
 
     >>> float(log_sigmoid(-1000.0)), float(log_sigmoid(1000.0)), float(jax.grad(log_sigmoid)(0.0))
-    (-1000.0, 0.0, 0.5)
+    (-1000.0, -0.0, 0.5)
     """
     return -softplus(-jnp.asarray(f, dtype=jnp.result_type(f, float)))
 
