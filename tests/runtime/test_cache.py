@@ -1,0 +1,55 @@
+"""Compiled programs on disk: found by a second process, bounded, and refused where that cannot work."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import newtongp as ng
+
+pytestmark = pytest.mark.versions
+
+PROGRAM = """
+import sys
+
+import jax
+
+hits = []
+jax.monitoring.register_event_listener(lambda event, **_: hits.append(event) if event.endswith("cache_hits") else None)
+
+import newtongp as ng
+
+before = jax.config.jax_compilation_cache_dir
+print(ng.use_cache(sys.argv[1]), before)
+result = ng.infer(ng.Model(ng.MarkovGP("matern32"), "poisson"), [0.0, 1.0, 2.0], [1, 2, 0])
+print(result.status.name, len(hits))
+"""
+
+
+def run(folder: Path) -> list[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
+    command = [sys.executable, "-c", PROGRAM, str(folder)]
+    finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return finished.stdout.split()
+
+
+@pytest.mark.slow
+def test_a_second_process_loads_what_the_first_has_compiled(tmp_path):
+    folder = tmp_path / "programs"
+    path, before, status, hits = run(folder)
+    assert (Path(path), before, status, hits) == (folder, "None", "CONVERGED", "0")
+    assert any(folder.iterdir()) and folder.stat().st_mode & 0o077 == 0
+    assert int(run(folder)[-1]) > 0
+
+
+def test_folders_that_cannot_be_used_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"folder '.*file' cannot be made \(File exists\): name another folder"):
+        ng.use_cache(tmp_path / "file")
+    with pytest.raises(ValueError, match="folder must be the name of a folder, got 3"):
+        ng.use_cache(3)
+    with pytest.raises(ValueError, match="max_bytes must be a whole number of at least 1, got 0"):
+        ng.use_cache(tmp_path / "programs", max_bytes=0)
+    assert not (tmp_path / "programs").exists()
