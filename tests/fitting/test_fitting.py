@@ -315,6 +315,7 @@ def test_by_name_there_is_a_mean_and_a_lengthscale_for_every_column():
     assert "mean.value" in result.learned
 
 
+@pytest.mark.slow
 def test_a_matrix_is_learned_in_any_unit_and_from_anywhere():
     rng = np.random.default_rng(1)
     x = np.linspace(0.0, 10.0, 40)

@@ -104,6 +104,7 @@ def test_ill_conditioned_priors_agree_at_convergence():
     assert np.max(np.abs(ours.marginals.mean - theirs.marginals.mean)[:, 0] / scale) < 1e-8
 
 
+@pytest.mark.slow
 def test_several_latents_and_row_parameters():
     y = np.sin(TIMES) + 0.2 * RNG.standard_normal(N)
     model = ng.Model(ng.MarkovGP(TWO_LATENTS), ng.likelihoods.HeteroscedasticGaussian())

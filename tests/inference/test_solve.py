@@ -91,6 +91,7 @@ def noisy(y, variance=0.3):
     return ng.solve(model, (X, y), tol=1e-10)
 
 
+@pytest.mark.slow
 def test_gradients_in_y_are_central_differences_and_missing_rows_have_none():
     y = np.sin(X)
     y[4] = np.nan
@@ -140,6 +141,7 @@ def test_prepared_data_of_a_chain_go_back_to_their_rows():
     assert int(again.steps) == 0 and bool(again.converged)
 
 
+@pytest.mark.slow
 def test_rows_with_some_outputs_missing():
     likelihood = ng.likelihoods.MultivariateGaussian([[1.0, 0.3], [0.3, 0.5]])
     model = ng.Model(ng.GP(ng.kernels.Independent([ng.kernels.RBF(), ng.kernels.RBF(2.0)])), likelihood)

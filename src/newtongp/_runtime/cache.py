@@ -16,9 +16,6 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
     process: it then serves all programs that JAX compiles, not only those of newtongp. If it is larger than
     `max_bytes`, the programs that have not been used for the longest time are removed. Several processes may share it.
     Programs from a cache are run without checks, so the folder must not be writable for anyone you do not trust.
-
-    >>> import newtongp as ng
-    >>> folder = ng.use_cache()  # doctest: +SKIP
     """
     import platformdirs
 
