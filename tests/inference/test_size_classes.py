@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import newtongp as ng
 from newtongp import kernels
 from newtongp.numerics.size_classes import cubic_size_class, exact_sizes, fill_rows, first_rows, size_class
+from newtongp.priors.base import Layout
 
 RNG = np.random.default_rng(3)
 N = 37
@@ -190,6 +191,16 @@ def test_filling_repeats_the_last_row():
     np.testing.assert_array_equal(filled[3:], [rows[2], rows[2]])
     np.testing.assert_array_equal(first_rows(filled, 3), rows)
     assert fill_rows(rows, None) is rows and fill_rows(rows, 3) is rows
+
+
+def test_a_subclass_with_a_layout_of_its_own_is_used_with_the_rows_that_are_given():
+    class Shifted(ng.GP):
+        def layout(self, x):
+            return Layout(x + 1.0, None)
+
+    model = ng.Model(Shifted(kernels.Matern32(2.0)), ng.likelihoods.Poisson())
+    ours = ng.infer(ng.Model(PRIORS["dense"][0], ng.likelihoods.Poisson()), TIMES, COUNTS)
+    np.testing.assert_allclose(ng.infer(model, TIMES, COUNTS).energy, ours.energy, rtol=1e-10)
 
 
 def test_a_prior_of_ones_own_is_used_with_the_rows_that_are_given():

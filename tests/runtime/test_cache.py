@@ -44,6 +44,19 @@ def test_a_second_process_loads_what_the_first_has_compiled(tmp_path):
     assert int(run(folder)[-1]) > 0
 
 
+@pytest.mark.slow
+def test_a_later_call_changes_the_folder(tmp_path):
+    program = """
+import sys, jax, newtongp as ng
+for folder in sys.argv[1:]:
+    ng.use_cache(folder)
+    jax.jit(lambda x: x + len(folder))(1.0)
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "one"), str(tmp_path / "two")]
+    subprocess.run(command, check=True, capture_output=True)
+    assert any((tmp_path / "two").iterdir())
+
+
 def test_folders_that_cannot_be_used_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"folder '.*file' cannot be made \(File exists\): name another folder"):

@@ -105,3 +105,12 @@ def test_the_last_of_several_threads_resets_the_setting():
                 list(pool.map(limited, range(8)))
             assert set(threads()) == {1}
         assert threads() == before
+
+
+def test_predictions_inside_a_traced_function_are_constants():
+    """Nothing in the call is traced, although a function around it is."""
+    result = ng.infer(ng.Model(ng.MarkovGP("matern32"), "poisson"), [0.0, 1.0, 2.0], [1, 2, 0])
+    new = np.array([[0.5], [1.5]])
+    expected = result.posterior.predict(new).mean
+    doubled = jax.jit(lambda scale: scale * result.posterior.predict(new).mean)(2.0)
+    np.testing.assert_allclose(doubled, 2.0 * expected, rtol=1e-6)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 _LARGEST = 2**30
 
@@ -43,4 +44,6 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
     }
     for name, value in settings.items():
         jax.config.update(name, value)
+    # JAX opens its cache once, and would go on with the folder of an earlier call.
+    compilation_cache.reset_cache()
     return path

@@ -1,4 +1,4 @@
-"""Compiling programs with an effort that fits what there is to gain.
+"""Compiling programs with as much optimisation as is worthwhile.
 
 XLA's optimisations take several times as long as the rest of a compilation, and small problems are solved in
 milliseconds without them. There are three levels of effort:
@@ -67,10 +67,10 @@ def compiled(
         little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
         elements = size if work is None else work
         run = jitted(_forced() or ("low" if little else "full" if full else "medium"))
-        if elements > _ONE_THREAD:
-            return run(*args)
-        with one_blas_thread():
-            return wait_for(run(*args))
+        # Concrete arguments are computed with at once, even while a program around this call is traced.
+        with jax.ensure_compile_time_eval(), blas_threads_for(elements):
+            answer = run(*args)
+            return answer if elements > _ONE_THREAD else wait_for(answer)
 
     return call
 
@@ -110,6 +110,6 @@ def _try_options(effort: Effort) -> bool:
         with jax.ensure_compile_time_eval():
             answer = jax.jit(lambda x: x + 1.0, compiler_options=_OPTIONS[effort])(np.float32(1.0))
             return float(answer) == 2.0
-    # What a compiler does with an option that it does not know is its own affair: any error means no.
+    # Compilers report unknown options in different ways, so any error means that the options cannot be used.
     except Exception:
         return False

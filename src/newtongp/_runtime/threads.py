@@ -28,11 +28,12 @@ def one_blas_thread() -> Iterator[None]:
     """A context in which BLAS and LAPACK use one thread. Afterwards they use as many as before.
 
     The number of threads belongs to the process, so the first of several Python threads sets it and the last resets it.
+    A thread that saves and restores this number by itself in the meantime saves and restores 1.
     """
     with _lock:
-        _state["users"] += 1
-        if _state["users"] == 1:
+        if _state["users"] == 0:
             _state["limiter"] = _controller().limit(limits=1)
+        _state["users"] += 1
     try:
         yield
     finally:

@@ -10,8 +10,7 @@ from ..model import Model
 from ..parameters.constraints import Between
 from ..priors.linear import LinearModel
 from .learned import Slot, slots_of, with_values
-from .space import values_at
-from .standard_errors import slopes_of
+from .space import slopes_of, values_at
 
 
 class NamedCovariance(NamedTuple):

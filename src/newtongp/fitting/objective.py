@@ -3,10 +3,10 @@
 For given hyperparameters inference runs to its fixed point, from the sites of the last time. There the energy of exact
 VI, of power EP and of everything that minimises the VFE does not change with the sites (`sec:gp`), so that its gradient
 is that of the prior's log normaliser at fixed sites and of the rows' terms at fixed marginals. Other energies do
-change: of the Laplace energy the log determinant, for one. Then what the sites do with the hyperparameters is part of
-the gradient. With the sites' fixed-point map s = F(θ, s) it is wᵀ∂F/∂θ for the w that solves w = ∂E/∂s + wᵀ∂F/∂s. The
-same w makes the energy at the fixed point known to second order: E + wᵀ(F(θ, s) − s). A search needs that, since sites
-that are only as close as the tolerance make such energies jump by more than a last step lowers them.
+change: of the Laplace energy the log determinant, for one. Then the change of the sites with the hyperparameters is
+part of the gradient. With the sites' fixed-point map s = F(θ, s) it is wᵀ∂F/∂θ for the w that solves w = ∂E/∂s +
+wᵀ∂F/∂s. The same w gives the energy at the fixed point up to second order, E + wᵀ(F(θ, s) − s). A search needs that,
+since sites that are only as close as the tolerance make such energies jump by more than a last step lowers them.
 """
 
 import functools
@@ -24,6 +24,7 @@ from ..inference.problem import BoundModel, Problem
 from ..inference.steps.base import Step
 from ..likelihoods.base import Likelihood, over_rows
 from ..likelihoods.partial import PartlyObserved
+from ..methods.rule import constant_unless
 from ..numerics.gaussian import Sites
 from ..numerics.linalg import solve_by_products
 from ..results.status import Status
@@ -93,8 +94,9 @@ def evaluate(
     point, report = converge(problem, method, step, sites, until, tol)
     slope = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
     gradient, correction = slope(slots, bound, unconstrained, method, point)
-    # Elsewhere than close to the fixed point it says nothing.
-    correction = jnp.where(report.status == Status.CONVERGED.value, correction, 0.0)
+    # It is valid only close to the fixed point, and only if the equations for the weights were solved.
+    close = (report.status == Status.CONVERGED.value) & (jnp.abs(correction) <= _CLOSE * (1.0 + jnp.abs(report.energy)))
+    correction = jnp.where(close, correction, 0.0)
     return Evaluation(gradient, eqx.tree_at(lambda report: report.energy, report, report.energy + correction))
 
 
@@ -111,7 +113,7 @@ def is_stationary(method: Any, likelihood: Likelihood) -> bool:
 
 
 Slope = tuple[Float[Array, " K"], Float[Array, ""]]
-"""A gradient, and what the energy at the fixed point has beyond that at sites close to it, to first order."""
+"""A gradient, and the first-order difference between the energy at the fixed point and at the sites."""
 
 
 def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> Slope:
@@ -122,6 +124,7 @@ def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> S
         workspace = problem.workspace
 
         def row(likelihood, y, observed, marginal, site, residual_covariance):
+            likelihood, residual_covariance = constant_unless(observed, (likelihood, residual_covariance))
             energy = method.row_energy(likelihood, y, marginal, site, residual_covariance)
             return jnp.where(observed, energy.value, 0.0)
 
@@ -133,6 +136,8 @@ def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> S
 
 
 _MOST_ITERATIONS = 40
+_CLOSE = 1e-6
+"""The largest correction of an energy, relative to it: sites within the tolerance are not further away."""
 
 
 def _with_sites(slots, bound: BoundModel, unconstrained, method, point) -> Slope:

@@ -1,17 +1,12 @@
 """Standard errors of the learned values, from the curvature of the energy."""
 
-import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from .._runtime.double import in_double
 from ..numerics.linalg import eigen_given
-from .learned import Slot, values_of
-from .space import Space
+from .space import Space, slopes_of
 
 _MOST_CURVATURES = 40
 _DIFFERENCE = 1e-3
@@ -76,14 +71,3 @@ def standard_errors(space: Space, unconstrained: np.ndarray, spread: Spread | No
         errors[slot.name] = np.where(undetermined, np.inf, error).reshape(slot.shape)
         begin += slot.size
     return errors
-
-
-@in_double
-def slopes_of(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> list[np.ndarray]:
-    """The derivatives of every slot's value, flattened, in the free numbers."""
-    return [np.asarray(slope) for slope in _slopes(slots, unconstrained)]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _slopes(slots: tuple[Slot, ...], unconstrained: Any) -> list[Any]:
-    return jax.jacfwd(lambda f: [jnp.ravel(value) for value in values_of(slots, f)])(unconstrained)

@@ -39,8 +39,10 @@ from .steps.double_loop import DoubleLoop
 
 @in_double
 def posterior_of(prior: Prior, workspace: Workspace, sites: Sites, rows: int) -> Any:
-    """q(f) with everything that prediction needs, for data of so many rows."""
+    """q(f) with everything that prediction needs, for data with this many rows."""
     posterior, refined = to_host((_condition(prior, workspace, sites), workspace.refined(sites)))
+    if refined is None and sites.linear.shape[0] == rows:
+        return posterior
     marginals = posterior.marginals if refined is None else workspace.at_rows(refined)
     return eqx.tree_at(lambda posterior: posterior.marginals, posterior, first_rows(marginals, rows))
 

@@ -1,6 +1,7 @@
 """A model and its data, in the order in which the prior processes the rows (positions)."""
 
 import functools
+import inspect
 from typing import Any
 
 import equinox as eqx
@@ -57,13 +58,13 @@ class Order:
         return cls(rows, None if rows is None else positions_of(rows, count))
 
     def positions(self, array: Any, fill: Any = None) -> Any:
-        """From one entry per row to one per position; positions without a row get `fill`, or the first row's entry."""
+        """From one entry per row to one per position; positions without a row get `fill`, or the last row's entry."""
         if self._rows is None:
             return array
         # Both may be traced, in `solve`.
         on_host = isinstance(array, np.ndarray) and isinstance(self._rows, np.ndarray)
         arrays, array = (np, array) if on_host else (jnp, jnp.asarray(array))
-        moved = array[arrays.maximum(self._rows, 0)]
+        moved = array[self._rows]
         if fill is None:
             return moved
         empty = (self._rows < 0).reshape((-1,) + (1,) * (moved.ndim - 1))
@@ -104,7 +105,9 @@ class Setup:
         if kernel is not None:
             check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
         count = self.data.x.shape[0]
-        size = model.prior.size_class(count)
+        # A subclass with a layout of its own may know nothing of size classes.
+        fills = "size" in inspect.signature(model.prior.layout).parameters
+        size = model.prior.size_class(count) if fills else count
         layout = model.prior.layout(self.data.x) if size == count else model.prior.layout(self.data.x, size)
         self.order = Order.of(_rows_of_data(layout.rows, count, size), count)
         y, observed = self.order.positions(self.data.y), self.order.positions(self.data.observed, fill=False)

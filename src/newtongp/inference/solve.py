@@ -22,6 +22,7 @@ from ..model import Model
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.kalman import loops
 from ..numerics.linalg import solve_by_products
+from ..priors.sparse import SparseInputs
 from ..results.status import Status
 from ..validation.functions import functions_in
 from .compatibility import check_choices, starts_from_sweep
@@ -228,7 +229,8 @@ def _fixed_point(bound: BoundModel, method: Method, step: Step, start: Any, max_
     rows, latents = problem.workspace.mean.shape
     sites = Sites.constant(rows, latents, method.initial_precision) if start is None else start
     if start is None and starts_from_sweep(method, problem.likelihood):
-        sites = swept(problem, bound.inputs)
+        inputs = bound.inputs
+        sites = swept(problem, inputs.x if isinstance(inputs, SparseInputs) else inputs)
     if isinstance(step, DoubleLoop):
         sites, _ = descend(problem, method, sites, jnp.maximum(tol, CLOSE), step.most)
     loop, _ = run_loop(problem, method, step, begin_loop(problem, method, step, sites, 1), max_steps, tol)

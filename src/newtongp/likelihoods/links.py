@@ -148,7 +148,9 @@ def _(primals, tangents):
 
 @jax.custom_jvp
 def _log_softplus_slope(f):
-    return jnp.where(f < _FEW_TERMS, 1.0 - 0.5 * jnp.exp(-jnp.abs(f)), _sigmoid(f) / _softplus(f))
+    # Both are zero far below, where their ratio is not used.
+    safe = jnp.maximum(f, _FEW_TERMS)
+    return jnp.where(f < _FEW_TERMS, 1.0 - 0.5 * jnp.exp(-jnp.abs(f)), _sigmoid(safe) / _softplus(safe))
 
 
 @_log_softplus_slope.defjvp

@@ -101,7 +101,7 @@ def place_nodes(
 
 
 def numbers_per_row(likelihood: Likelihood, cubature: Cubature | None, density: bool) -> int:
-    """How many numbers the second derivatives at all nodes of a row are."""
+    """The number of second derivatives at all nodes of one row."""
     parts = split(likelihood, cubature)
     rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
     return rule.rule(len(parts.others))[1].size * likelihood.num_latents**2

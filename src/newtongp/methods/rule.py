@@ -146,7 +146,7 @@ def evaluate(
     e has this covariance.
     """
     target, whole = method.target, marginal
-    likelihood, marginal, site, residual_covariance = _constant_unless(
+    likelihood, marginal, site, residual_covariance = constant_unless(
         observed, (likelihood, marginal, site, residual_covariance)
     )
     point, proper = marginal, jnp.ones((), dtype=bool)
@@ -195,7 +195,7 @@ def expand_around(
     return expansion, derivatives.value
 
 
-def _constant_unless(observed: Bool[Array, ""], tree: Any) -> Any:
+def constant_unless(observed: Bool[Array, ""], tree: Any) -> Any:
     """The same values, constant to derivatives where nothing is observed.
 
     Far from the data an expectation may be infinite. Its weight is zero there, but zero times its derivative is NaN.
@@ -206,7 +206,7 @@ def _constant_unless(observed: Bool[Array, ""], tree: Any) -> Any:
 
 @jax.custom_jvp
 def _hold_unless(observed: Bool[Array, ""], leaf: Array) -> Array:
-    """The leaf itself: what rows share stays one value, and functions of it are computed once for all rows."""
+    """The leaf itself, without a derivative unless observed. Values shared by all rows stay shared."""
     return leaf
 
 

@@ -20,7 +20,7 @@ _state = {"exact": False}
 
 
 def size_class(rows: int, smallest: int = SMALLEST) -> int:
-    """The number of rows to which so many are filled up.
+    """The size class of this number of rows: the number to which they are filled up.
 
     Above the smallest class there are four classes between one power of two and the next, and sixteen above 4096 rows,
     where arithmetic takes as long as compiling.

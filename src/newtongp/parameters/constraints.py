@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
 
 from ..numerics.linalg import lower_root_given
 
@@ -40,8 +39,8 @@ class Constraint(abc.ABC):
         """The unconstrained numbers of a value, flat; not finite if the value is outside the set."""
 
     @abc.abstractmethod
-    def constrain(self, unconstrained: Float[Array, " K"], shape: tuple[int, ...]) -> Any:
-        """The value with these unconstrained numbers."""
+    def constrain(self, unconstrained: Any, shape: tuple[int, ...]) -> Any:
+        """The value with these unconstrained numbers, in NumPy or JAX as they are; complex numbers are allowed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Real(Constraint):
         return np.ravel(value)
 
     def constrain(self, unconstrained, shape):
-        return jnp.reshape(unconstrained, shape)
+        return unconstrained.reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +73,7 @@ class Positive(Constraint):
             return np.log(np.ravel(value))
 
     def constrain(self, unconstrained, shape):
-        return jnp.reshape(jnp.exp(unconstrained), shape)
+        return _arrays(unconstrained).exp(unconstrained).reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,8 +103,8 @@ class Between(Constraint):
             return np.log(share) - np.log1p(-share)
 
     def constrain(self, unconstrained, shape):
-        share = 1.0 / (1.0 + jnp.exp(-unconstrained))
-        return jnp.reshape(self.lower + (self.upper - self.lower) * share, shape)
+        share = 1.0 / (1.0 + _arrays(unconstrained).exp(-unconstrained))
+        return (self.lower + (self.upper - self.lower) * share).reshape(shape)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,11 +144,18 @@ class Covariance(Constraint):
     def constrain(self, unconstrained, shape):
         if len(shape) < 2:
             return Positive().constrain(unconstrained, shape)
-        rows, columns = np.tril_indices(shape[0])
-        on_diagonal = rows == columns
-        pivots = jnp.exp(unconstrained[np.flatnonzero(on_diagonal)])
-        factor = jnp.zeros(shape).at[rows, columns].set(jnp.where(on_diagonal, 1.0, unconstrained)) * pivots[:, None]
+        arrays, indices = _arrays(unconstrained), np.arange(shape[0])
+        below = indices[:, None] > indices[None, :]
+        # Where each entry below the diagonal, and each pivot, is among the unconstrained numbers.
+        place = np.where(below, indices[:, None] * (indices[:, None] + 1) // 2 + indices[None, :], 0)
+        pivots = arrays.exp(unconstrained[indices * (indices + 3) // 2])
+        factor = (arrays.where(below, unconstrained[place], 0.0) + np.eye(shape[0])) * pivots[:, None]
         return factor @ factor.T
+
+
+def _arrays(values: Any) -> Any:
+    """The module with the functions for these arrays."""
+    return np if isinstance(values, np.ndarray) else jnp
 
 
 def learned(

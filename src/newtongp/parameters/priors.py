@@ -5,6 +5,7 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..numerics.small import LOG_2PI
 from ..validation.numbers import parameter
@@ -74,5 +75,13 @@ class Plausible(eqx.Module):
 
     def __call__(self, value):
         """Zero inside; minus half the square of the log ratio to the nearest bound outside."""
-        beyond = jnp.maximum(jnp.log(value / self.upper), 0.0) + jnp.maximum(jnp.log(self.lower / value), 0.0)
-        return -0.5 * beyond**2
+        return -0.5 * self._log_ratio(value, jnp) ** 2
+
+    def with_slope(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its derivative, in NumPy."""
+        beyond = self._log_ratio(value, np)
+        return -0.5 * beyond**2, -beyond / value
+
+    def _log_ratio(self, value, arrays):
+        """The logarithm of the ratio to the nearest bound, positive above the range, negative below it."""
+        return arrays.maximum(arrays.log(value / self.upper), 0.0) - arrays.maximum(arrays.log(self.lower / value), 0.0)

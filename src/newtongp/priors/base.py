@@ -115,7 +115,7 @@ class Posterior(eqx.Module):
         """n joint draws of f at new inputs, (n, M, D)."""
 
 
-def ask(function: Callable, posterior: Posterior, x: Any, smallest: int = SMALLEST) -> Any:
+def at_inputs(function: Callable, posterior: Posterior, x: Any, smallest: int = SMALLEST) -> Any:
     """`function(posterior, x)`, which is compiled, with `x` filled up to a size class: one entry per row of x."""
     if isinstance(x, jax.core.Tracer):
         return function(posterior, x)
@@ -160,9 +160,9 @@ class Prior(eqx.Module):
         return 0.0
 
     def size_class(self, rows: int) -> int:
-        """The number of rows to which inference fills up so many with missing rows; see `numerics/size_classes.py`.
+        """The number to which inference fills up this many rows with missing ones; see `numerics/size_classes.py`.
 
-        A prior that does not say is used with the rows that are given.
+        By default, nothing is filled up.
         """
         return rows
 

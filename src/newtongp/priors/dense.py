@@ -16,7 +16,7 @@ from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
 from ..numerics.size_classes import SMALLEST, cubic_size_class
-from .base import Conditioned, Posterior, Prior, Workspace, ask, draws_of, over_pairs
+from .base import Conditioned, Posterior, Prior, Workspace, at_inputs, draws_of, over_pairs
 from .by_name import read_kernel
 from .dense_conditioning import by_signature, conditioned, found_of, log_normaliser
 from .dense_factors import Factors, block_diagonal, not_below, project, rounding, strength_of
@@ -126,7 +126,7 @@ class DensePosterior(Posterior):
     @on_host
     def predict(self, x: Any) -> Gaussian:
         # Each new input costs N² operations.
-        found, lost = ask(_predict, self, x, SMALLEST if self.factor.shape[0] <= 4 * SMALLEST else SMALLEST // 8)
+        found, lost = at_inputs(_predict, self, x, SMALLEST if self.factor.shape[0] <= 4 * SMALLEST else SMALLEST // 8)
         warn_of_lost(lost)
         return found
 

@@ -68,7 +68,7 @@ def found_of(
 
 
 class _Linearised(NamedTuple):
-    """What derivatives are made from."""
+    """The quantities from which derivatives are computed."""
 
     weights: Float[Array, "N D"]
     """α."""
@@ -95,7 +95,7 @@ def _of_sites(psd: bool, gram, positive, negative, of_factors: Callable[[Factors
 
 
 def _checked(psd: bool, found: Found, positive, negative) -> Found:
-    """Improper if a site was to be PSD and is not."""
+    """Improper if a site should be PSD and is not."""
     if not psd:
         return found
     return found._replace(proper=found.proper & jnp.all(jax.vmap(_is_rounding)(negative, positive)))

@@ -24,7 +24,7 @@ from ..parameters.matrices import checked_covariance
 from ..validation.arguments import whole
 from ..validation.numbers import parameter
 from . import weight_space
-from .base import Conditioned, Posterior, Prior, Workspace, ask
+from .base import Conditioned, Posterior, Prior, Workspace, at_inputs
 
 
 class LinearModel(Prior):
@@ -238,7 +238,7 @@ class LinearPosterior(Posterior):
 
     @on_host
     def predict(self, x: Any) -> Gaussian:
-        return ask(_predict, self, x)
+        return at_inputs(_predict, self, x)
 
     @on_host
     @jax.jit

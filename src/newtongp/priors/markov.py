@@ -20,7 +20,7 @@ from ..numerics.rounding import warn_of_lost
 from ..numerics.size_classes import SMALLEST_DATA, fill_rows, first_rows, size_class
 from ..validation.times import Clock, as_clock
 from . import temporal
-from .base import Layout, ask
+from .base import Layout, at_inputs
 from .by_name import read_kernel
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
 
@@ -213,7 +213,7 @@ class MarkovPosterior(TemporalPosterior):
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        marginals, lost, lossy = ask(_predict, self, x)
+        marginals, lost, lossy = at_inputs(_predict, self, x)
         if temporal.holds(lossy):
             return to_host(_carefully(self, jnp.asarray(x), "latents"))
         warn_of_lost(lost)
@@ -222,7 +222,7 @@ class MarkovPosterior(TemporalPosterior):
     @in_double
     def states(self, x: Any) -> Gaussian:
         """The state at any inputs, such as the latent and its derivatives: mean (M, d), covariance (M, d, d)."""
-        states, lossy = ask(_state, self, x)
+        states, lossy = at_inputs(_state, self, x)
         return to_host(_carefully(self, jnp.asarray(x), "states")) if temporal.holds(lossy) else states
 
     @in_double

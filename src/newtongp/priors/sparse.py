@@ -27,7 +27,7 @@ from ..parameters.constraints import Real, learned
 from ..validation.arguments import whole
 from . import inducing as inducing_inputs
 from . import weight_space
-from .base import Conditioned, Layout, Posterior, Prior, Workspace, ask, draws_of, over_pairs
+from .base import Conditioned, Layout, Posterior, Prior, Workspace, at_inputs, draws_of, over_pairs
 from .by_name import read_kernel
 
 
@@ -290,7 +290,7 @@ class SparsePosterior(Posterior):
         latents, size = self.whitened_mean.shape
         chunk = 4 * weight_space.block_of(latents**2 * size)
         if isinstance(x, jax.core.Tracer) or x.shape[0] <= chunk:
-            return ask(_predict, self, x)
+            return at_inputs(_predict, self, x)
         rows, pieces = np.asarray(x), []
         on_device = jax.device_put(self.without_marginals())
         for start in range(0, rows.shape[0], chunk):

@@ -252,7 +252,7 @@ class StateSpacePosterior(TemporalPosterior):
 
     @in_double
     def predict(self, x: Any) -> Gaussian:
-        marginals, lost, lossy = self._ask(_marginals_at, x)
+        marginals, lost, lossy = self._at_inputs(_marginals_at, x)
         if temporal.holds(lossy):
             return to_host(_carefully(self.prior, *self._with(x, pieces=1), "latents"))
         warn_of_lost(lost)
@@ -260,7 +260,7 @@ class StateSpacePosterior(TemporalPosterior):
 
     @in_double
     def states(self, x: Any) -> Gaussian:
-        states, lossy = self._ask(_states_at, x, pieces=1)
+        states, lossy = self._at_inputs(_states_at, x, pieces=1)
         return to_host(_carefully(self.prior, *self._with(x, pieces=1), "states")) if temporal.holds(lossy) else states
 
     @in_double
@@ -277,7 +277,7 @@ class StateSpacePosterior(TemporalPosterior):
         inputs, sites, _ = self._with(np.zeros((0, 1)), pieces=1)
         return first_rows(to_host(_one_step_ahead(self.prior, inputs, sites)), self.marginals.mean.shape[0])
 
-    def _ask(self, function: Callable, x: Any, pieces: int | None = None) -> Any:
+    def _at_inputs(self, function: Callable, x: Any, pieces: int | None = None) -> Any:
         """One entry per row of x, which is filled up to a size class."""
         count = x.shape[0]
         filled = fill_rows(np.asarray(x), size_class(count))
