@@ -68,7 +68,7 @@ class Energy:
         self.start = np.concatenate([each.slot.constraint.unconstrain(each.start) for each in self.learned])
         self.method, self.step = check_choices(model, method, None)
         self.bound = in_double(lambda: Setup(model, x, y).bound)()
-        rows, latents = len(x), model.prior.num_latents
+        rows, latents = self.bound.y.shape[0], model.prior.num_latents
         self.sites = ng.Sites.constant(rows, latents, self.method.initial_precision)
 
     @in_double

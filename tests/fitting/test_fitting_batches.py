@@ -18,6 +18,7 @@ from newtongp.fitting.minibatch import is_level
 from newtongp.inference.minibatch import product
 from newtongp.inference.problem import Setup
 from newtongp.inference.steps.backtracking import Backtracking
+from newtongp.numerics.size_classes import exact_sizes
 
 RNG = np.random.default_rng(0)
 N = 1000
@@ -65,7 +66,8 @@ def gradients(method, values):
     start = batches.read_start(model(), X, Y, None, True, np.random.default_rng(0))
     slots = start.space.slots
     unconstrained = start.space.free_of([np.asarray(value) for value in values])
-    setup = Setup(start.model, X, Y)
+    with exact_sizes():
+        setup = Setup(start.model, X, Y)
     sites = ng.Sites.constant(N, 1, 0.0)
     wanted = objective.evaluate(slots, setup.bound, unconstrained, method, Backtracking(), sites, -1.0, 200, 1e-11)
     schedule = batches._Schedule.of(start, method, None, N, 0.05, 0)

@@ -63,7 +63,7 @@ def assert_same(ours, theirs, tolerance=1e-12):
         mine, other = getattr(ours, part), getattr(theirs, part)
         for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(other), strict=True):
             assert a.shape == b.shape
-            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-9)
+            np.testing.assert_allclose(a, b, rtol=max(1e-8, 1e3 * tolerance), atol=1e-9)
     assert ours.posterior.marginals.mean.shape == theirs.posterior.marginals.mean.shape
 
 
@@ -73,7 +73,7 @@ def assert_same(ours, theirs, tolerance=1e-12):
 def test_filled_rows_have_no_influence(prior, method):
     prior, x = PRIORS[prior]
     model = ng.Model(prior, ng.likelihoods.Poisson())
-    options = {"max_steps": 20, "throw": False} if method == "first order" else {}
+    options = {"max_steps": 20, "throw": False} if method in ("first order", "vi gauss-newton") else {}
     ours, theirs = both(lambda: ng.infer(model, x, COUNTS, METHODS[method], **options))
     assert_same(ours, theirs)
     new = x[:5] + (0 if isinstance(prior, ng.StateSpaceModel) else 0.25)

@@ -27,8 +27,19 @@ METHODS = {
     "quasi": ng.VI(curvature=ng.QuasiNewton()),
 }
 QUICK = {("dense", "vi"), ("markov", "newton")}
+
+# Every prior and every method once; the other pairs repeat that.
+SLOW = {("dense", "power-ep"), ("markov", "pl"), ("sparse", "newton"), ("linear", "vi")}
+
+
+def _marks(prior, method):
+    if (prior, method) in QUICK:
+        return ()
+    return pytest.mark.slow if (prior, method) in SLOW else (pytest.mark.slow, pytest.mark.thorough)
+
+
 PAIRS = [
-    pytest.param(prior, method, marks=() if (prior, method) in QUICK else pytest.mark.slow, id=f"{prior}-{method}")
+    pytest.param(prior, method, marks=_marks(prior, method), id=f"{prior}-{method}")
     for prior in PRIORS
     for method in METHODS
     if method != "quasi"

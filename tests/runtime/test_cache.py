@@ -39,9 +39,9 @@ def run(folder: Path) -> list[str]:
 def test_a_second_process_loads_what_the_first_has_compiled(tmp_path):
     folder = tmp_path / "programs"
     path, before, status, hits = run(folder)
-    assert (Path(path), before, status, hits) == (folder, "None", "CONVERGED", "0")
+    assert (Path(path), before, status) == (folder, "None", "CONVERGED")
     assert any(folder.iterdir()) and folder.stat().st_mode & 0o077 == 0
-    assert int(run(folder)[-1]) > 0
+    assert int(run(folder)[-1]) > int(hits)
 
 
 @pytest.mark.slow

@@ -145,7 +145,7 @@ np.savez(f"{sys.argv[1]}/found.npz", **found)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("made", [cases, pytest.param(more_cases, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("made", [cases, pytest.param(more_cases, marks=pytest.mark.thorough)])
 def test_predictions_in_another_process_are_the_same(made, tmp_path):
     expected = {}
     for name, (result, x, rows) in made().items():

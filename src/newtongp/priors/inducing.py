@@ -6,13 +6,16 @@ from typing import Any
 
 import jax
 import jax.core
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 from scipy.cluster.vq import kmeans2
 
+from .._runtime.compilation import compiled
 from .._runtime.double import in_double
 from ..kernels import Kernel, diagonal, gram
 from ..numerics import linalg
+from ..numerics.size_classes import fill_rows, size_class
 from ..validation.numbers import NotRealError, as_real
 
 SELECTIONS = ("greedy", "kmeans")
@@ -106,15 +109,17 @@ _NOTHING_LEFT = 1e-12
 @in_double
 def _greedy(kernel: Kernel, x: np.ndarray, count: int) -> np.ndarray:
     """Rows of x, each with the largest variance of f given the rows before it (a pivoted Cholesky factor)."""
-    rows, variances = _pivots(kernel, x, count)
+    filled = fill_rows(x, size_class(x.shape[0]))
+    rows, variances = _pivots(kernel, filled, np.arange(filled.shape[0]) < x.shape[0], count)
     useful = np.asarray(variances) > _NOTHING_LEFT * float(variances[0])
     useful[0] = True
     return x[np.asarray(rows)[useful]]
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _pivots(kernel: Kernel, x: Float[Array, "N P"], count: int):
-    return linalg.greedy_pivots(lambda row: gram(kernel, x, x[row][None])[:, 0], diagonal(kernel, x), count)
+@functools.partial(compiled, static_argnums=3)
+def _pivots(kernel: Kernel, x: Float[Array, "N P"], present: Bool[Array, " N"], count: int):
+    variances = jnp.where(present, diagonal(kernel, x), 0.0)
+    return linalg.greedy_pivots(lambda row: gram(kernel, x, x[row][None])[:, 0], variances, count)
 
 
 def _kmeans(x: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
