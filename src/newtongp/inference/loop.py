@@ -300,7 +300,7 @@ class Report(eqx.Module):
     sites: Sites
     marginals: Gaussian
     site_marginals: Gaussian | None
-    """Of what the sites act on; None if that is f."""
+    """Marginals of the variable that sites act on; None if that is f."""
     energy: Float[Array, ""]
     residual: Float[Array, ""]
     steps: Any

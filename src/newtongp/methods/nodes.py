@@ -145,7 +145,7 @@ def _hold(leaf: Any) -> Any:
 
 
 def moment_rule(likelihood: Likelihood, cubature: Cubature | None) -> Cubature:
-    """The rule for moments of y given f, and for what is made of its first derivatives.
+    """The rule for moments of y given f, and for quantities computed from its first derivatives.
 
     Where latents enter linearly these are quadratic in them: a rule of degree 3 does for those.
     """
@@ -198,7 +198,7 @@ def derivatives(function: Callable, f: Float[Array, " D"]) -> Derivatives:
 
 
 class AtNodes(NamedTuple):
-    """A function of f with its derivatives at all nodes, which are the last axis: what comes first is few."""
+    """A function of f with its derivatives at all nodes, with nodes along the last axis, because the other axes are short."""
 
     value: Float[Array, " S"]
     gradient: Float[Array, "D S"]

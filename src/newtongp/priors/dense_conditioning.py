@@ -189,7 +189,7 @@ def _by_rows(matrix: Float[Array, "ND ND"], latents: int) -> Float[Array, "N D N
 
 
 def _gram_slope(inverse: Float[Array, "ND ND"], precision: Float[Array, "N D D"]) -> Float[Array, "D N N"]:
-    """The derivative of log det(I + ΛK) in the gram matrix of every latent, of A⁻¹Λ those blocks."""
+    """The derivative of log det(I + ΛK) in the gram matrix of every latent, the corresponding blocks of A⁻¹Λ."""
     latents = precision.shape[1]
     if latents == 1:
         return (inverse * precision[:, 0, 0][None, :])[None]
