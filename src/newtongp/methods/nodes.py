@@ -198,7 +198,7 @@ def derivatives(function: Callable, f: Float[Array, " D"]) -> Derivatives:
 
 
 class AtNodes(NamedTuple):
-    """A function of f with its derivatives at all nodes, with nodes along the last axis, because the other axes are short."""
+    """A function of f with its derivatives at all nodes, which are the last axis, because the other axes are short."""
 
     value: Float[Array, " S"]
     gradient: Float[Array, "D S"]

@@ -316,7 +316,7 @@ def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Arra
             sine = tangent * cosine
             turned = cosine[:, None] * turned - sine[:, None] * turned[partner]
             turned = turned * cosine[None, :] - turned[:, partner] * sine[None, :]
-            # Vectors as rows: if columns are permuted, XLA generates a kernel that recomputes all rounds for every entry.
+            # Vectors as rows: for permuted columns, XLA makes a kernel that recomputes all rounds for every entry.
             vectors = cosine[:, None] * vectors - sine[:, None] * vectors[partner]
         return turned, vectors
 
