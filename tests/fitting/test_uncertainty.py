@@ -80,6 +80,7 @@ class Shifted(ng.Likelihood):
         return -0.5 * (y - f - self.offset) ** 2 / 0.25 - 0.5 * (jnp.log(self.ratio) - 0.3) ** 2 / 0.04
 
 
+@pytest.mark.slow
 def test_the_joint_covariance_is_that_of_least_squares():
     """With a wide prior, weights and an intercept that is learned are one regression."""
     rng = np.random.default_rng(1)

@@ -156,7 +156,9 @@ def test_any_number_of_steps_can_be_asked_for():
     assert outcome(ng.infer(SERIES, X, COUNTS, max_steps=10**30)) == wanted
 
 
-@pytest.mark.parametrize("method", [None, ng.PowerEP(0.5, curvature=ng.QuasiNewton())])
+@pytest.mark.parametrize(
+    "method", [None, pytest.param(ng.PowerEP(0.5, curvature=ng.QuasiNewton()), marks=pytest.mark.slow)]
+)
 def test_slices_give_the_bits_of_a_single_run(method, monkeypatch):
     model, slices = ng.Model(ng.MarkovGP(K.Matern32()), L.StudentT(scale=0.1)), []
     y = np.sin(X) + 3.0 * (np.arange(12) == 5)

@@ -56,7 +56,7 @@ def agree(errors):
     return max(errors) - min(errors) <= 0.05 * max(errors)
 
 
-@pytest.mark.cases(quick=["IEKS"], others="thorough")
+@pytest.mark.cases(slow=["IEKS"], others="thorough")
 @pytest.mark.parametrize("method", [IPLS, ng.Taylor()], ids=["IPLS", "IEKS"])
 def test_iterated_smoothers_find_the_path_from_where_they_start(method):
     """From the prior, IPLS ended 26 to 60 m off on seeds 0, 4, 5 and 9, and IEKS 20 m off on 12."""

@@ -69,7 +69,7 @@ def test_a_proposal_points_downhill_in_the_energy_at_the_same_nodes(name):
         assert float(jnp.max(jnp.abs(plain - wanted))) > 1e-5 * float(jnp.max(jnp.abs(wanted)))
 
 
-@pytest.mark.cases(quick=["product-0.5", "product-1.0"], others="thorough")
+@pytest.mark.cases(quick=["product-1.0"], slow=["product-0.5"], others="thorough")
 @pytest.mark.parametrize("power", [0.5, 1.0])
 @pytest.mark.parametrize("name", CASES)
 def test_log_expected_density(name, power):

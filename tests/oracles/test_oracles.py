@@ -208,7 +208,6 @@ SLOW = slow_cases()
         "B_sklearn_2d_matern72",
         "B_tinygp_dense_1d_rbf",
         "G_bn_1d_bernoulli_logit_m52_ExpectationPropagationGP_power1",
-        "G_bn_1d_poisson_m52_MarkovNewtonGP",
         "G_bn_1d_poisson_m52_NewtonGP",
         "G_bn_1d_poisson_m52_PosteriorLinearisationGP",
         "G_bn_1d_poisson_m52_VariationalGP",

@@ -104,7 +104,7 @@ def test_precise_data_keep_their_digits(precision):
     assert np.all(result.marginals.covariance > 0.0)
 
 
-@pytest.mark.cases(quick=["psd-1"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("latents", [1, 2])
 @pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite"])
 def test_derivatives_of_conditioning_are_those_of_differences(latents, kind):

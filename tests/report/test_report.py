@@ -112,6 +112,7 @@ def test_several_sections_have_an_overview_and_names_of_their_own(tmp_path, coun
     assert {file.name for file in tmp_path.iterdir()} == names
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drawn_or_saved_is_said(tmp_path):
     x = np.random.default_rng(0).normal(size=(12, 3))
     prior = ng.GP(ng.kernels.RBF(), ng.means.Function(lambda x: x[0]))
