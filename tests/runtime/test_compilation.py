@@ -1,5 +1,7 @@
 """Compiling the package's large programs: the same answers with and without our options, and a way out."""
 
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -114,3 +116,27 @@ def test_predictions_inside_a_traced_function_are_constants():
     expected = result.posterior.predict(new).mean
     doubled = jax.jit(lambda scale: scale * result.posterior.predict(new).mean)(2.0)
     np.testing.assert_allclose(doubled, 2.0 * expected, rtol=1e-6)
+
+
+FIRST_FIT = """
+import jax
+
+compiled = []
+jax.monitoring.register_event_duration_secs_listener(
+    lambda event, duration, **_: compiled.append(event) if event.endswith("backend_compile_duration") else None
+)
+
+import newtongp as ng
+
+result = ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), range(30), [1, 2, 0, 3, 1] * 6)
+str(result.summary())
+result.predict([31.0]).quantile(0.9)
+print(len(compiled))
+"""
+
+
+@pytest.mark.slow
+def test_a_first_fit_compiles_few_programs():
+    """A first fit with its summary and a prediction compiles some twenty programs, not one for every operation."""
+    finished = subprocess.run([sys.executable, "-c", FIRST_FIT], capture_output=True, text=True, check=True)
+    assert int(finished.stdout) <= 30

@@ -67,12 +67,18 @@ def compiled(
         little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
         elements = size if work is None else work
         run = jitted(_forced() or ("low" if little else "full" if full else "medium"))
-        # Concrete arguments are computed with at once, even while a program around this call is traced.
-        with jax.ensure_compile_time_eval(), blas_threads_for(elements):
+        with _at_once(), blas_threads_for(elements):
             answer = run(*args)
             return answer if elements > _ONE_THREAD else wait_for(answer)
 
     return call
+
+
+def _at_once() -> contextlib.AbstractContextManager[Any]:
+    """A context in which concrete arguments are computed with at once, even while a function around this is traced."""
+    # Elsewhere it would compile every constant in a program by itself.
+    is_traced = isinstance(jax.lax.full((), 0.0), jax.core.Tracer)
+    return jax.ensure_compile_time_eval() if is_traced else contextlib.nullcontext()
 
 
 def blas_threads_for(elements: float) -> contextlib.AbstractContextManager[None]:
