@@ -186,3 +186,16 @@ def test_bad_input_is_named():
 def shifted(level):
     prior = ng.GP(ng.kernels.RBF(), mean=lambda row: level * row[0])
     return ng.solve(ng.Model(prior, ng.likelihoods.Poisson()), (X, COUNTS[0])).energy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", ["dense", "sparse"])
+def test_starts_from_a_sweep_are_those_of_infer(prior):
+    x = np.linspace(0.0, 6.0, 40)
+    y = np.sin(x) + 0.1 * np.cos(9.0 * x)
+    model = ng.Model(PRIORS[prior](1.0), ng.likelihoods.StudentT(4.0, 0.3))
+    wanted = ng.infer(model, x, y, METHODS["pl"])
+    with jax.enable_x64(True):
+        solution = ng.solve(model, (x, y), METHODS["pl"])
+    assert int(solution.status) == wanted.status.value and int(solution.steps) == wanted.steps
+    np.testing.assert_allclose(solution.energy, wanted.energy, rtol=1e-10)

@@ -61,6 +61,8 @@ def test_folders_that_cannot_be_used_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match=r"folder '.*file' cannot be made \(File exists\): name another folder"):
         ng.use_cache(tmp_path / "file")
+    with pytest.raises(ValueError, match=r"folder '.*' cannot be made \(.*null byte\): name another folder"):
+        ng.use_cache(tmp_path / "\0")
     with pytest.raises(ValueError, match="folder must be the name of a folder, got 3"):
         ng.use_cache(3)
     with pytest.raises(ValueError, match="max_bytes must be a whole number of at least 1, got 0"):

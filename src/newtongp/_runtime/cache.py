@@ -30,8 +30,9 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
         raise ValueError(f"max_bytes must be a whole number of at least 1, got {max_bytes!r}: leave it out for 1 GiB")
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(f"folder {str(path)!r} cannot be made ({error.strerror}): name another folder") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", error)
+        raise ValueError(f"folder {str(path)!r} cannot be made ({reason}): name another folder") from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise ValueError(f"folder {str(path)!r} cannot be written to: name another folder")
     settings = {

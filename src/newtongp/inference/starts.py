@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.core
 import jax.numpy as jnp
 import numpy as np
 
@@ -48,9 +49,11 @@ def swept(problem: Problem, x: np.ndarray) -> Sites:
     rows = x.shape[0]
     count = rows if rows <= _ROW_BY_ROW else _BLOCKS
     # In the order of x if it has one column, otherwise in the order of the data.
-    order = np.argsort(x[:, 0], kind="stable") if x.shape[1] == 1 else np.arange(rows)
-    blocks = np.zeros(problem.observed.shape[0], dtype=int)
-    blocks[order] = np.arange(rows) * count // rows
+    arrays = jnp if isinstance(x, jax.core.Tracer) else np
+    order = arrays.argsort(x[:, 0], stable=True) if x.shape[1] == 1 else np.arange(rows)
+    # The number of each row in that order, and 0 for rows that fill up a size class.
+    places = arrays.pad(arrays.argsort(order), (0, problem.observed.shape[0] - rows))
+    blocks = places * count // rows
     return _sweep_in_blocks(problem, method, blocks, count)
 
 
