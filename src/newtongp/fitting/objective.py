@@ -28,6 +28,7 @@ from ..methods.rule import constant_unless
 from ..numerics.gaussian import Sites
 from ..numerics.linalg import solve_by_products
 from ..results.status import Status
+from .conjugate import exact_energy, is_conjugate
 from .learned import Slot, values_of, with_values
 
 
@@ -88,6 +89,10 @@ def evaluate(
     It starts from these sites, or, if `precision` is not negative, from sites of this precision at the prior mean.
     """
     problem = problem_at(bound, slots, unconstrained)
+    if is_conjugate(problem, method):
+        of_hyperparameters = jax.value_and_grad(lambda at: exact_energy(problem_at(bound, slots, at)), has_aux=True)
+        (_, report), gradient = of_hyperparameters(unconstrained)
+        return Evaluation(gradient, report)
     held = precision * jnp.eye(sites.linear.shape[1])[None]
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
     sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)

@@ -44,6 +44,13 @@ def search(evaluator: Evaluator, start: np.ndarray, max_steps: int, tol: float, 
 _ROUNDS = 5
 _DECREASE = 1e-12
 """The smallest relative decrease of the energy with which a descent continues."""
+_CORRECTIONS = 50
+"""The number of steps that the approximate curvature is made from: with fewer, flat valleys take twice as many."""
+_IDLE, _SAME = 4, 1e-10
+"""A descent ends after this many evaluations in a row that differ from the lowest energy by less than this, relatively.
+
+Rounding errors of energies are smaller, unless a covariance is nearly singular.
+"""
 
 
 class _Lowest:
@@ -58,17 +65,23 @@ class _Lowest:
         self.unconstrained = start if inside else self.scaled * self.units
         self.total, slope = evaluator.at(self.unconstrained)
         self.slope = slope * self.units
+        self.idle = 0
+        """The number of evaluations since the last energy that differs."""
 
     def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
         """The energy and its slope; a wall that stops a line search where the energy is far too high or not finite."""
-        if np.array_equal(scaled, self.scaled):
+        # A line search among energies that differ by rounding alone would take dozens of evaluations.
+        if np.array_equal(scaled, self.scaled) or self.idle >= _IDLE:
             return self.total, self.slope
         unconstrained = scaled * self.units
         total, slope = self.evaluator(unconstrained)
         height = 1e3 * (1.0 + abs(self.total))
         # An energy of 1e20 and its slope would tell a line search nothing: rounding hides how far to turn back.
         if np.isfinite(total) and total < self.total + height:
-            if total < self.total:
+            size, change = max(1.0, abs(self.total)), total - self.total
+            self.idle = self.idle + 1 if abs(change) <= _SAME * size else 0
+            flatter = self._steepest(scaled, slope * self.units) < self.steepest
+            if change < 0.0 if abs(change) > _DECREASE * size else flatter:
                 self.total, self.unconstrained = total, unconstrained
                 self.scaled, self.slope = np.array(scaled), slope * self.units
             return total, slope * self.units
@@ -78,7 +91,18 @@ class _Lowest:
     @property
     def open_slope(self) -> np.ndarray:
         """The slope in the directions that the bounds allow."""
-        return self.scaled - np.clip(self.scaled - self.slope, self.low, self.high)
+        return self._open(self.scaled, self.slope)
+
+    @property
+    def steepest(self) -> float:
+        """The largest entry of that slope."""
+        return self._steepest(self.scaled, self.slope)
+
+    def _open(self, scaled: np.ndarray, slope: np.ndarray) -> np.ndarray:
+        return scaled - np.clip(scaled - slope, self.low, self.high)
+
+    def _steepest(self, scaled: np.ndarray, slope: np.ndarray) -> float:
+        return float(np.max(np.abs(self._open(scaled, slope)), initial=0.0))
 
 
 def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) -> tuple[Status, int]:
@@ -89,6 +113,7 @@ def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) ->
     """
     scale = 1.0 / max(1.0, float(np.sqrt(np.sum(lowest.open_slope**2))))
     size = max(1.0, abs(lowest.total))
+    lowest.idle = 0
 
     def measured(scaled: np.ndarray) -> tuple[float, np.ndarray]:
         total, slope = lowest(scaled)
@@ -108,12 +133,12 @@ def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) ->
                 "ftol": _DECREASE * size * scale / max(1.0, size * scale),
                 "gtol": tol * scale,
                 "maxls": 30,
+                "maxcor": _CORRECTIONS,
             },
         )
     # SciPy also reports success if a step has changed nothing, for whatever reason. The slope must be small as well, or
     # the curvature along the last steps must show that nothing is left to gain.
-    slope = lowest.open_slope
-    steepest, allowed = float(np.max(np.abs(slope), initial=0.0)), 1e2 * tol
+    slope, steepest, allowed = lowest.open_slope, lowest.steepest, 1e2 * tol
     if optimum.status == 1:
         return Status.CONVERGED if steepest < tol else Status.MAX_STEPS, int(optimum.nit)
     gain = scale * float(slope @ optimum.hess_inv(slope)) if optimum.hess_inv.n_corrs > 0 else np.inf

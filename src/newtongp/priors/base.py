@@ -76,6 +76,19 @@ class Workspace(eqx.Module):
         the compiled program smaller.
         """
 
+    def settled(self, sites: Sites, psd: bool = False) -> Conditioned:
+        """As `marginals`, for functions that are stationary in the mean: derivatives are those at fixed marginals.
+
+        Only the distance and the log determinant have derivatives, and only their sum is used.
+        """
+        found = jax.lax.stop_gradient(self.marginals(sites, psd))
+        # ½(distance + log det) = λᵀm − ½mᵀΛm − log ∫ p ∏ tₙ, whose terms may be much larger than it.
+        mean = found.marginals.mean
+        exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
+        both = 2.0 * (exponent - self.log_normaliser(sites))
+        moved = both - jax.lax.stop_gradient(both)
+        return eqx.tree_at(lambda found: found.log_det, found, found.log_det + moved)
+
     def refined(self, sites: Sites) -> Gaussian | None:
         """More accurate marginals of all positions than a step of inference needs, if available.
 

@@ -18,7 +18,7 @@ from ..numerics.rounding import warn_of_lost
 from ..numerics.size_classes import SMALLEST, cubic_size_class
 from .base import Conditioned, Posterior, Prior, Workspace, at_inputs, draws_of, over_pairs
 from .by_name import read_kernel
-from .dense_conditioning import by_signature, conditioned, found_of, log_normaliser
+from .dense_conditioning import by_signature, conditioned, found_of, settled
 from .dense_factors import Factors, block_diagonal, not_below, project, rounding, strength_of
 
 
@@ -99,8 +99,12 @@ class DenseWorkspace(Workspace):
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         return conditioned(self.gram, self.mean, sites, psd)
 
+    def settled(self, sites: Sites, psd: bool = False) -> Conditioned:
+        return settled(self.gram, self.mean, sites, psd)
+
     def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
-        return log_normaliser(self.gram, self.mean, sites.linear, sites.precision)
+        # It is stationary in the mean, so that derivatives at a fixed one are all there are.
+        return self.settled(sites).log_normaliser(sites)
 
 
 class DensePosterior(Posterior):

@@ -142,33 +142,33 @@ def _condition_derivative(psd: bool, primals, tangents):
 _condition.defjvp(_condition_derivative, symbolic_zeros=True)
 
 
-@jax.custom_jvp
-def log_normaliser(gram, mean, linear, precision) -> Float[Array, ""]:
-    """log ∫ p ∏ tₙ, whose derivative is αᵀdμ + ½ tr((ααᵀ − A⁻¹Λ) dK) + mᵀdλ − ½ tr((mmᵀ + C) dΛ)."""
-    sites = Sites(linear, precision)
-    return conditioned(gram, mean, sites).log_normaliser(sites)
+def settled(gram: Float[Array, "D N N"], mean: Float[Array, "N D"], sites: Sites, psd: bool = False) -> Conditioned:
+    """The same, with derivatives at fixed marginals: d distance = −2 αᵀdμ − αᵀdK α."""
+    return _settle(psd, gram, mean, sites.linear, sites.precision).conditioned
 
 
-def _log_normaliser_derivative(primals, tangents):
-    _, _, linear, precision = primals
-    found, at = _linearise(False, *primals)
-    moved_gram, moved_mean, moved_linear, moved_precision = map(_or_none, tangents)
-    change = jnp.zeros(())
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _settle(psd: bool, gram, mean, linear, precision) -> Found:
+    return _condition(psd, gram, mean, linear, precision)
+
+
+def _settled_derivative(psd: bool, primals, tangents):
+    precision = primals[3]
+    found, at = _linearise(psd, *primals)
+    moved_gram, moved_mean, _, moved_precision = map(_or_none, tangents)
+    distance, log_det = jnp.zeros(()), jnp.zeros(())
     if moved_gram is not None:
-        pushed = apply_gram(moved_gram, at.weights)
-        spread = jnp.sum(_gram_slope(at.inverse, precision) * moved_gram)
-        change = change + 0.5 * (jnp.sum(at.weights * pushed) - spread)
+        distance = distance - jnp.sum(at.weights * apply_gram(moved_gram, at.weights))
+        log_det = log_det + jnp.sum(_gram_slope(at.inverse, precision) * moved_gram)
     if moved_mean is not None:
-        change = change + jnp.sum(at.weights * moved_mean)
-    if moved_linear is not None:
-        change = change + jnp.sum(found.mean * moved_linear)
+        distance = distance - 2.0 * jnp.sum(at.weights * moved_mean)
     if moved_precision is not None:
-        squares = found.mean[:, :, None] * found.mean[:, None, :] + found.covariance
-        change = change - 0.5 * jnp.sum(squares * moved_precision)
-    return found.conditioned.log_normaliser(Sites(linear, precision)), change
+        log_det = log_det + jnp.sum(found.covariance * moved_precision)
+    still = jnp.zeros_like(found.mean), jnp.zeros_like(found.covariance)
+    return found, Found(*still, distance, log_det, _no_derivative())
 
 
-log_normaliser.defjvp(_log_normaliser_derivative, symbolic_zeros=True)
+_settle.defjvp(_settled_derivative, symbolic_zeros=True)
 
 
 def _or_none(tangent: Any) -> Any:
