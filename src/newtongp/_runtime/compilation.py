@@ -23,6 +23,7 @@ import jax
 import jax.core
 import numpy as np
 
+from . import traces
 from .threads import one_blas_thread
 
 Effort = Literal["low", "medium", "full"]
@@ -55,8 +56,10 @@ def compiled(
 
     @functools.cache
     def jitted(effort: Effort | None) -> Any:
-        options = _OPTIONS[effort] if effort is not None and options_work(effort) else None
+        options = None if effort is None else _options(effort)
         return jax.jit(function, static_argnums=static_argnums, donate_argnums=donate_argnums, compiler_options=options)
+
+    traced = traces.Traced(function, static_argnums, donate_argnums)
 
     @functools.wraps(function)
     def call(*args: Any, work: float | None = None, full: bool = False) -> Any:
@@ -66,9 +69,13 @@ def compiled(
         size = sum(np.size(leaf) for leaf in leaves)
         little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
         elements = size if work is None else work
-        run = jitted(_forced() or ("low" if little else "full" if full else "medium"))
+        kept = traces.are_kept()
+        # What is compiled once for all processes is worth more than low effort.
+        effort = _forced() or ("low" if little and not kept else "full" if full else "medium")
         with _at_once(), blas_threads_for(elements):
-            answer = run(*args)
+            answer = traced(args, _options(effort)) if kept else None
+            if answer is None:
+                answer = jitted(effort)(*args)
             return answer if elements > _ONE_THREAD else wait_for(answer)
 
     return call
@@ -103,6 +110,10 @@ def _forced() -> Effort | None:
     if level not in _OPTIONS:
         raise ValueError(f"NEWTONGP_EFFORT must be {', '.join(_OPTIONS)} or unset, got {level!r}")
     return level  # pyright: ignore[reportReturnType]
+
+
+def _options(effort: Effort) -> dict[str, Any] | None:
+    return _OPTIONS[effort] if options_work(effort) else None
 
 
 def options_work(effort: Effort) -> bool:

@@ -14,6 +14,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._runtime.traces import trace_variant
+
 _ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 
 _forced: list[bool] = []
@@ -69,7 +71,8 @@ def unmarked() -> Iterator[None]:
     """
     _forced.append(False)
     try:
-        yield
+        with trace_variant("plain loops"):
+            yield
     finally:
         _forced.pop()
 
