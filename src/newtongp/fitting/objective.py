@@ -88,21 +88,37 @@ def evaluate(
 
     It starts from these sites, or, if `precision` is not negative, from sites of this precision at the prior mean.
     """
-    problem = problem_at(bound, slots, unconstrained)
+    numbers, pull_back, rest = jax.vjp(lambda at: _split(problem_at(bound, slots, at)), unconstrained, has_aux=True)
+    problem = eqx.combine(numbers, rest.tree)
     if is_conjugate(problem, method):
-        of_hyperparameters = jax.value_and_grad(lambda at: exact_energy(problem_at(bound, slots, at)), has_aux=True)
-        (_, report), gradient = of_hyperparameters(unconstrained)
-        return Evaluation(gradient, report)
+        of_numbers = jax.value_and_grad(lambda numbers: exact_energy(eqx.combine(numbers, rest.tree)), has_aux=True)
+        (_, report), slope = of_numbers(numbers)
+        return Evaluation(*pull_back(slope), report)
     held = precision * jnp.eye(sites.linear.shape[1])[None]
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
     sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)
     point, report = converge(problem, method, step, sites, until, tol)
-    slope = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
-    gradient, correction = slope(slots, bound, unconstrained, method, point)
+    slope_of = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
+    slope, correction = slope_of(numbers, rest.tree, method, point)
+    (gradient,) = pull_back(slope)
     # It is valid only close to the fixed point, and only if the equations for the weights were solved.
     close = (report.status == Status.CONVERGED.value) & (jnp.abs(correction) <= _CLOSE * (1.0 + jnp.abs(report.energy)))
     correction = jnp.where(close, correction, 0.0)
     return Evaluation(gradient, eqx.tree_at(lambda report: report.energy, report, report.energy + correction))
+
+
+class _Rest(eqx.Module):
+    """The part of a problem that does not depend on hyperparameters."""
+
+    tree: Any
+
+
+def _split(problem: Problem) -> tuple[Any, _Rest]:
+    """The numbers in a problem that may depend on hyperparameters, and the rest."""
+    numbers = eqx.tree_at(lambda problem: (problem.y, problem.observed), problem, (None, None))
+    numbers, _ = eqx.partition(numbers, eqx.is_inexact_array)
+    _, rest = eqx.partition(problem, jax.tree.map(lambda leaf: leaf is not None, numbers, is_leaf=lambda leaf: leaf is None))
+    return numbers, _Rest(rest)
 
 
 def is_stationary(method: Any, likelihood: Likelihood) -> bool:
@@ -117,15 +133,15 @@ def is_stationary(method: Any, likelihood: Likelihood) -> bool:
     return method.objective == "vfe" or (method.target.name == "power_ep" and method.expects_psd(likelihood))
 
 
-Slope = tuple[Float[Array, " K"], Float[Array, ""]]
-"""A gradient, and the first-order difference between the energy at the fixed point and at the sites."""
+Slope = tuple[Any, Float[Array, ""]]
+"""A gradient in the numbers of a problem, and the first-order difference between the energy at the fixed point and at the sites."""
 
 
-def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> Slope:
+def _at_fixed_sites(numbers, rest, method, point) -> Slope:
     """The gradient of −log ∫ p ∏ tₙ at fixed sites, and of the rows' energies at fixed marginals."""
 
-    def surrogate(unconstrained):
-        problem = problem_at(bound, slots, unconstrained)
+    def surrogate(numbers):
+        problem = eqx.combine(numbers, rest)
         workspace = problem.workspace
 
         def row(likelihood, y, observed, marginal, site, residual_covariance):
@@ -137,7 +153,7 @@ def _at_fixed_sites(slots, bound: BoundModel, unconstrained, method, point) -> S
         energies = over_rows(row, problem.likelihood, rows)
         return jnp.sum(energies) - workspace.log_normaliser(point.sites)
 
-    return jax.grad(surrogate)(unconstrained), jnp.zeros(())
+    return jax.grad(surrogate)(numbers), jnp.zeros(())
 
 
 _MOST_ITERATIONS = 40
@@ -145,16 +161,16 @@ _CLOSE = 1e-6
 """The largest correction of an energy, relative to it: sites within the tolerance are not further away."""
 
 
-def _with_sites(slots, bound: BoundModel, unconstrained, method, point) -> Slope:
+def _with_sites(numbers, rest, method, point) -> Slope:
     """The gradient of the energy along the curve of fixed points, and wᵀ(F(θ, s) − s)."""
 
-    def energy_and_next(unconstrained, sites):
-        problem = problem_at(bound, slots, unconstrained)
-        conditioned, expansions, numbers = expand_rows(problem, method, sites)
+    def energy_and_next(numbers, sites):
+        problem = eqx.combine(numbers, rest)
+        conditioned, expansions, energies = expand_rows(problem, method, sites)
         proposal, _ = propose_rows(problem, method, expansions, sites, None, jnp.zeros(()))
-        return total_energy(conditioned, numbers), proposal
+        return total_energy(conditioned, energies), proposal
 
-    (_, proposal), pull_back = jax.vjp(energy_and_next, unconstrained, point.sites)
+    (_, proposal), pull_back = jax.vjp(energy_and_next, numbers, point.sites)
     one, nothing = jnp.ones(()), jax.tree.map(jnp.zeros_like, point.sites)
     _, slope = pull_back((one, nothing))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.flatten_util
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -54,6 +55,36 @@ def solve_lower(
     columns = right if right.ndim == 2 else right[:, None]
     solution = jax.lax.linalg.triangular_solve(factor, columns, left_side=True, lower=True, transpose_a=transpose)
     return solution if right.ndim == 2 else solution[:, 0]
+
+
+_BLOCKS, _SMALLEST_BLOCK = 4, 40
+"""Triangular matrices are inverted in this many blocks of columns, each of at least so many."""
+
+
+def _column_blocks(size: int) -> list[tuple[int, int]]:
+    count = max(1, min(_BLOCKS, size // _SMALLEST_BLOCK))
+    ends = [round(size * index / count) for index in range(count + 1)]
+    return list(zip(ends[:-1], ends[1:], strict=True))
+
+
+def inverse_lower(factor: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """L⁻¹, in blocks of columns without their zeros, which takes two thirds of the time."""
+    size, columns = factor.shape[0], []
+    for begin, end in _column_blocks(size):
+        right = jnp.eye(size - begin, end - begin, dtype=factor.dtype)
+        columns.append(jnp.pad(solve_lower(factor[begin:, begin:], right), ((begin, 0), (0, 0))))
+    return jnp.concatenate(columns, axis=1)
+
+
+def inverse_from_lower(factor: Float[Array, "M M"], inverse: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    """(L Lᵀ)⁻¹ from L and L⁻¹: its lower triangle by blocks of columns, and the upper one by symmetry."""
+    columns = [
+        jnp.pad(solve_lower(factor[begin:, begin:], inverse[begin:, begin:end], transpose=True), ((begin, 0), (0, 0)))
+        for begin, end in _column_blocks(factor.shape[0])
+    ]
+    lower = jnp.concatenate(columns, axis=1)
+    row = jnp.arange(factor.shape[0])
+    return jnp.where(row[:, None] >= row[None, :], lower, lower.T)
 
 
 def log_det_from_cholesky(factor: Float[Array, "M M"]) -> Float[Array, ""]:
@@ -201,11 +232,46 @@ def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
     return root
 
 
-def solve_by_products(apply: Any, right: Any, iterations: int) -> Any:
-    """A⁻¹ right for a matrix given by its products with trees of arrays (GMRES).
+_SOLVED, _RESTARTS = 1e-10, 3
+
+
+def solve_by_products(apply: Callable[[Any], Any], right: Any, iterations: int) -> Any:
+    """A⁻¹ right for a matrix given by its products with trees of arrays: restarted GMRES.
 
     It takes no more products than it needs: two for I − N with N² = 0, as the fixed-point maps of Newton's method have.
+    Orthonormal images of the directions are kept, and the directions as combinations of images.
     """
-    return jax.scipy.sparse.linalg.gmres(
-        apply, right, tol=1e-10, restart=iterations, maxiter=3, solve_method="incremental"
-    )[0]
+    flat, to_tree = jax.flatten_util.ravel_pytree(right)
+    limit = _SOLVED * jnp.sqrt(flat @ flat)
+
+    def is_open(residual):
+        return residual @ residual > limit**2
+
+    def extend(state):
+        count, vectors, directions, shares, residual = state
+        image, _ = jax.flatten_util.ravel_pytree(apply(to_tree(vectors[count])))
+        direction = (jnp.arange(iterations + 1) == count).astype(flat.dtype)
+        # Twice, because rounding leaves something of what was removed once.
+        for _ in range(2):
+            overlap = vectors[1:] @ image
+            image, direction = image - overlap @ vectors[1:], direction - overlap @ directions
+        square = image @ image
+        scale = jnp.where(square > 0.0, 1.0 / jnp.sqrt(jnp.where(square > 0.0, square, 1.0)), 0.0)
+        image, direction = scale * image, scale * direction
+        share = image @ residual
+        vectors, directions = vectors.at[count + 1].set(image), directions.at[count].set(direction)
+        return count + 1, vectors, directions, shares.at[count].set(share), residual - share * image
+
+    def restart(state):
+        rounds, solution, residual = state
+        vectors = jnp.zeros((iterations + 1, flat.size), flat.dtype).at[0].set(residual / jnp.sqrt(residual @ residual))
+        directions, shares = jnp.zeros((iterations, iterations + 1), flat.dtype), jnp.zeros(iterations, flat.dtype)
+        start = jnp.zeros((), dtype=int), vectors, directions, shares, residual
+        _, vectors, directions, shares, residual = jax.lax.while_loop(
+            lambda state: (state[0] < iterations) & is_open(state[4]), extend, start
+        )
+        return rounds + 1, solution + (shares @ directions) @ vectors, residual
+
+    start = jnp.zeros((), dtype=int), jnp.zeros_like(flat), flat
+    _, solution, _ = jax.lax.while_loop(lambda state: (state[0] < _RESTARTS) & is_open(state[2]), restart, start)
+    return to_tree(solution)

@@ -184,4 +184,4 @@ def _halves(posterior: DensePosterior, x):
 
 def _rounding_at(posterior: DensePosterior, half, prior: Float[Array, "M D"]) -> Float[Array, "M D"]:
     strength = strength_of(posterior.positive, diagonals(posterior.prior.kernel, posterior.x).T)
-    return rounding(posterior.factor, posterior.lift, strength, half, prior)
+    return rounding(posterior.factor, posterior.lift, strength, lambda: half, prior)

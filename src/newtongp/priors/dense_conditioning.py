@@ -22,7 +22,15 @@ from jaxtyping import Array, Bool, Float
 from ..numerics import small
 from ..numerics.gaussian import Gaussian, Sites
 from .base import Conditioned
-from .dense_factors import Factors, Solver, apply_gram, factorise, factorise_indefinite, inverse
+from .dense_factors import (
+    Factors,
+    Solver,
+    apply_gram,
+    factorise,
+    factorise_indefinite,
+    inverse,
+    joint_covariance,
+)
 
 _ROUNDING = 1e-10
 
@@ -75,19 +83,24 @@ class _Linearised(NamedTuple):
     solver: Solver
     inverse: Float[Array, "ND ND"]
     """A⁻¹."""
+    covariance: Float[Array, "ND ND"] | None
+    """C = KA⁻¹, if wanted."""
 
 
-def _linearise(psd: bool, gram, mean, linear, precision) -> tuple[Found, _Linearised]:
+def _linearise(psd: bool, wants_covariance: bool, gram, mean, linear, precision) -> tuple[Found, _Linearised]:
     sites = Sites(linear, precision)
 
     def of_factors(factors: Factors):
         factor, _, _, negative_factor = factors.stored()
-        return found_of(gram, mean, sites, factors), factor, negative_factor, inverse(gram, factors)
+        found, weights = found_of(gram, mean, sites, factors)
+        matrix = inverse(gram, factors)
+        covariance = joint_covariance(gram, factors, matrix, found.covariance) if wants_covariance else None
+        return found, weights, factor, negative_factor, matrix, covariance
 
     positive, negative = jax.vmap(small.signed_roots)(precision)
-    (found, weights), factor, negative_factor, matrix = _of_sites(psd, gram, positive, negative, of_factors)
+    found, weights, factor, negative_factor, *matrices = _of_sites(psd, gram, positive, negative, of_factors)
     solver = Solver(positive, factor, *((None, None) if psd else (negative, negative_factor)))
-    return _checked(psd, found, positive, negative), _Linearised(weights, solver, matrix)
+    return _checked(psd, found, positive, negative), _Linearised(weights, solver, *matrices)
 
 
 def _of_sites(psd: bool, gram, positive, negative, of_factors: Callable[[Factors], Any]) -> Any:
@@ -116,8 +129,8 @@ def _condition(psd: bool, gram, mean, linear, precision) -> Found:
 
 def _condition_derivative(psd: bool, primals, tangents):
     gram, mean, _, precision = primals
-    found, at = _linearise(psd, *primals)
     moved_gram, moved_mean, moved_linear, moved_precision = map(_or_none, tangents)
+    found, at = _linearise(psd, moved_precision is not None, *primals)
     zero = jnp.zeros_like(mean)
     pushed = zero if moved_gram is None else apply_gram(moved_gram, at.weights)
     distance = jnp.sum(at.weights * pushed)
@@ -133,7 +146,7 @@ def _condition_derivative(psd: bool, primals, tangents):
         covariance = covariance + _pushed_blocks(at.inverse, moved_gram)
         log_det = log_det + jnp.sum(_gram_slope(at.inverse, precision) * moved_gram)
     if moved_precision is not None:
-        covariance = covariance - _pulled_blocks(gram, at.inverse, moved_precision)
+        covariance = covariance - _pulled_blocks(at.covariance, moved_precision)
         log_det = log_det + jnp.sum(found.covariance * moved_precision)
     distance = distance + 2.0 * jnp.sum(at.weights * shift)
     return found, Found(pushed + shift, covariance, distance, log_det, _no_derivative())
@@ -154,7 +167,7 @@ def _settle(psd: bool, gram, mean, linear, precision) -> Found:
 
 def _settled_derivative(psd: bool, primals, tangents):
     precision = primals[3]
-    found, at = _linearise(psd, *primals)
+    found, at = _linearise(psd, False, *primals)
     moved_gram, moved_mean, _, moved_precision = map(_or_none, tangents)
     distance, log_det = jnp.zeros(()), jnp.zeros(())
     if moved_gram is not None:
@@ -205,13 +218,10 @@ def _pushed_blocks(inverse: Float[Array, "ND ND"], moved: Float[Array, "D N N"])
     return jnp.einsum("mfnd,mfne->nde", columns, jnp.einsum("fmk,kfne->mfne", moved, columns))
 
 
-def _pulled_blocks(
-    gram: Float[Array, "D N N"], inverse: Float[Array, "ND ND"], moved: Float[Array, "N D D"]
-) -> Float[Array, "N D D"]:
-    """The diagonal blocks of C dΛ C, with C = KA⁻¹."""
-    latents = gram.shape[0]
+def _pulled_blocks(covariance: Float[Array, "ND ND"], moved: Float[Array, "N D D"]) -> Float[Array, "N D D"]:
+    """The diagonal blocks of C dΛ C."""
+    latents = moved.shape[1]
     if latents == 1:
-        covariance = gram[0] @ inverse
         return (moved[:, 0, 0] @ covariance**2)[:, None, None]
-    covariance = jnp.einsum("fmk,kfne->mfne", gram, _by_rows(inverse, latents))
-    return jnp.einsum("mrnd,mrne->nde", covariance, jnp.einsum("mrs,msne->mrne", moved, covariance))
+    blocks = _by_rows(covariance, latents)
+    return jnp.einsum("mrnd,mrne->nde", blocks, jnp.einsum("mrs,msne->mrne", moved, blocks))

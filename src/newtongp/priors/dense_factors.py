@@ -6,6 +6,7 @@ positive definite exactly when the posterior is proper. K is never factorised, s
 smooth kernels) needs neither jitter nor special treatment.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -49,14 +50,18 @@ def block_diagonal(factor: Float[Array, "A ND"], latents: int) -> Float[Array, "
 
 
 class Factors(NamedTuple):
-    """Factors of the posterior: L_B, V = L_B⁻¹R₊ᵀK, and for indefinite sites L_E and W = L_E⁻¹R₋ᵀC₊."""
+    """Factors of the posterior: L_B, its inverse T, and for indefinite sites L_E and W = L_E⁻¹R₋ᵀC₊."""
 
     positive: Float[Array, "N D D"]
     negative: Float[Array, "N D D"] | None
+    roots: Float[Array, "N D D"]
+    """R₊ as factorised: for one latent without zeros."""
     factor: Float[Array, "ND ND"]
     lift: Float[Array, ""]
     """ε, where B + ε diag(B) was factorised; zero unless rounding had made B indefinite."""
-    half: Float[Array, "ND ND"]
+    inverse: Float[Array, "ND ND"]
+    half: Float[Array, "ND ND"] | None
+    """V = L_B⁻¹R₊ᵀK; None if it follows from L_B and T."""
     overlap: Float[Array, "ND ND"] | None
     negative_factor: Float[Array, "ND ND"] | None
     negative_half: Float[Array, "ND ND"] | None
@@ -73,22 +78,40 @@ class Factors(NamedTuple):
         """
         latents = gram.shape[0]
         prior = jnp.diagonal(gram, axis1=1, axis2=2).T
-        strength = strength_of(self.positive, prior)
-        weak = jax.vmap(jnp.diag)(prior) - block_diagonal(self.half, latents)
-        weak = not_below(weak, rounding(self.factor, self.lift, strength, self.half, prior))
-        inverse = _inverse_factor(self.factor, self.lift, strength, project_right(self.half, self.positive))
-        shrunk = jnp.eye(latents)[None] - block_diagonal(inverse, latents)
+        strength = strength_of(self.roots, prior)
+        explained = self._explained(strength) if latents == 1 else block_diagonal(self.whole_half(gram), latents)
+        weak = jax.vmap(jnp.diag)(prior) - explained
+        weak = not_below(weak, rounding(self.factor, self.lift, strength, lambda: self.whole_half(gram), prior))
+        shrunk = jnp.eye(latents)[None] - block_diagonal(self.inverse, latents)
         lost = 4.0 * linalg.EPS * (1.0 + jnp.max(strength)) * (1.0 - jnp.diagonal(shrunk, axis1=1, axis2=2))
         shrunk = not_below(shrunk, jnp.clip(lost, 0.0, 1.0))
         if latents == 1:
-            strong = strength[:, :, None] > 1.0
-            blocks = jnp.where(strong, shrunk / jnp.where(strong, self.positive, 1.0) ** 2, weak)
+            blocks = jnp.where(strength[:, :, None] > 1.0, shrunk / self.roots**2, weak)
         else:
-            mixed = _blocks_between(inverse, self.half, latents)
+            mixed = _blocks_between(self.inverse, self.whole_half(gram), latents)
             blocks = jax.vmap(_joined)(weak, mixed, shrunk, self.positive, strength)
         if self.negative_half is not None:
             blocks = blocks + block_diagonal(self.negative_half, latents)
         return jax.vmap(small.small_covariance)(blocks)
+
+    def _explained(self, strength: Float[Array, "N 1"]) -> Float[Array, "N 1 1"]:
+        """The diagonal of VᵀV for one latent, by columns of V R = L_Bᵀ − T(I + ε diag(B))."""
+        diagonal, scales = jnp.diagonal(self.factor), 1.0 + self.lift * (1.0 + strength[:, 0])
+        before = jnp.sum(jnp.tril(self.factor, -1) ** 2, axis=1)
+        after = jnp.sum(jnp.tril(self.inverse, -1) ** 2, axis=0) * scales**2
+        seen = before + after + _diagonal_of_seen(diagonal, before, strength[:, 0]) ** 2
+        return seen[:, None, None] / self.roots**2
+
+    def whole_half(self, gram: Float[Array, "D N N"]) -> Float[Array, "ND ND"]:
+        """V."""
+        if self.half is not None:
+            return self.half
+        strength = strength_of(self.roots, jnp.diagonal(gram, axis1=1, axis2=2).T)[:, 0]
+        scales = 1.0 + self.lift * (1.0 + strength)
+        before = jnp.tril(self.factor, -1)
+        middle = _diagonal_of_seen(jnp.diagonal(self.factor), jnp.sum(before**2, axis=1), strength)
+        seen = before.T - jnp.tril(self.inverse, -1) * scales[None, :] + jnp.diag(middle)
+        return seen / self.roots[:, 0, 0][None, :]
 
     @property
     def solver(self) -> "Solver":
@@ -115,6 +138,24 @@ def not_below(blocks: Float[Array, "N D D"], least: Float[Array, "N D"]) -> Floa
     """Blocks with diagonals raised to at least these values."""
     found = jnp.diagonal(blocks, axis1=1, axis2=2)
     return blocks + jax.vmap(jnp.diag)(jnp.where(found < least, least - found, 0.0))
+
+
+def _diagonal_of_seen(
+    diagonal: Float[Array, " N"], before: Float[Array, " N"], strength: Float[Array, " N"]
+) -> Float[Array, " N"]:
+    """The diagonal of V R, L_jj − (1 + ε B_jj)/L_jj, without the difference of two numbers close to 1 for weak sites."""
+    return (strength - before) / diagonal
+
+
+_LEAST_STRENGTH = 1e-80
+"""A site so much less precise than the prior has no influence at all in double precision."""
+
+
+def _without_zeros(roots: Float[Array, "N 1 1"], gram: Float[Array, "1 N N"]) -> Float[Array, "N 1 1"]:
+    """Roots of one latent raised to where they have no influence, so that missing rows can be divided by them as well."""
+    prior = jnp.diagonal(gram[0])
+    least = jnp.sqrt(_LEAST_STRENGTH / jnp.where(prior > 0.0, prior, 1.0))
+    return jnp.maximum(roots, least[:, None, None])
 
 
 def _inverse_factor(
@@ -163,19 +204,19 @@ def rounding(
     factor: Float[Array, "ND ND"],
     lift: Float[Array, ""],
     strength: Float[Array, "N D"],
-    half: Float[Array, "ND MD"],
+    half: Callable[[], Float[Array, "ND MD"]],
     prior: Float[Array, "M D"],
 ) -> Float[Array, "M D"]:
-    """A bound on the rounding error of K** − V*ᵀV*; zero where it is negligible.
+    """A bound on the rounding error of K** − V*ᵀV*, for V* = `half()`; zero where it is negligible.
 
     Entries of B have errors of rounding's size relative to √(BᵢᵢBⱼⱼ), and V*ᵀV* = wᵀBw with w = L_B⁻ᵀV*: the error is
     (Σᵢ √Bᵢᵢ |wᵢ|)² times that. It is at most the variance times the size of B.
     """
-    factor, lift, strength, half, prior = jax.lax.stop_gradient((factor, lift, strength, half, prior))
+    factor, lift, strength, prior = jax.lax.stop_gradient((factor, lift, strength, prior))
     sizes = 1.0 + strength.reshape(-1)
 
     def looked_into():
-        weights = jnp.abs(linalg.solve_lower(factor, half, transpose=True))
+        weights = jnp.abs(linalg.solve_lower(factor, jax.lax.stop_gradient(half()), transpose=True))
         error = 4.0 * linalg.EPS * (prior.reshape(-1) + (jnp.sqrt(sizes) @ weights) ** 2)
         return (error + lift * (sizes @ weights**2)).reshape(prior.shape)
 
@@ -188,14 +229,21 @@ _LARGEST_RATIO = 1e13
 
 
 def factorise(gram: Float[Array, "D N N"], positive: Float[Array, "N D D"]) -> Factors:
-    """Condition on PSD sites: one Cholesky factor and one triangular solve."""
-    projected = project(positive, gram)
-    matrix = project_right(projected, positive) + jnp.eye(projected.shape[0])
+    """Condition on PSD sites: one Cholesky factor, and its inverse or one triangular solve."""
+    alone = gram.shape[0] == 1
+    roots = _without_zeros(positive, gram) if alone else positive
+    projected = project(roots, gram)
+    matrix = project_right(projected, roots) + jnp.eye(projected.shape[0])
     factor, lift = linalg.lifted_cholesky(matrix)
-    half = linalg.solve_lower(factor, projected)
+    if alone:
+        half, inverse = None, linalg.inverse_lower(factor)
+    else:
+        half = linalg.solve_lower(factor, projected)
+        strength = strength_of(roots, jnp.diagonal(gram, axis1=1, axis2=2).T)
+        inverse = _inverse_factor(factor, lift, strength, project_right(half, roots))
     proper = jnp.all(jnp.isfinite(jnp.diagonal(factor)))
     log_det = linalg.log_det_from_cholesky(factor)
-    return Factors(positive, None, factor, lift, half, None, None, None, log_det, proper)
+    return Factors(positive, None, roots, factor, lift, inverse, half, None, None, None, log_det, proper)
 
 
 def factorise_indefinite(
@@ -203,22 +251,18 @@ def factorise_indefinite(
 ) -> Factors:
     """Condition on the positive parts, then remove the negative parts."""
     first = factorise(gram, positive)
-    overlap = project_right(first.half, negative)
-    remaining = project(negative, gram) - overlap.T @ first.half
+    first_half = first.whole_half(gram)
+    overlap = project_right(first_half, negative)
+    remaining = project(negative, gram) - overlap.T @ first_half
     matrix = jnp.eye(first.factor.shape[0]) - project_right(remaining, negative)
     factor = linalg.cholesky(small.symmetrise(matrix))
-    half = linalg.solve_lower(factor, remaining)
-    return Factors(
-        positive,
-        negative,
-        first.factor,
-        first.lift,
-        first.half,
-        overlap,
-        factor,
-        half,
-        first.log_det + linalg.log_det_from_cholesky(factor),
-        first.proper & jnp.all(jnp.isfinite(jnp.diagonal(factor))) & _resolvable(gram, positive),
+    return first._replace(
+        negative=negative,
+        overlap=overlap,
+        negative_factor=factor,
+        negative_half=linalg.solve_lower(factor, remaining),
+        log_det=first.log_det + linalg.log_det_from_cholesky(factor),
+        proper=first.proper & jnp.all(jnp.isfinite(jnp.diagonal(factor))) & _resolvable(gram, positive),
     )
 
 
@@ -280,18 +324,37 @@ def _split(
 
 
 def inverse(gram: Float[Array, "D N N"], factors: Factors) -> Float[Array, "ND ND"]:
-    """(I + ΛK)⁻¹, split as by `Solver.apply`: one triangular solve, since L_B⁻¹ follows from V."""
-    roots = factors.positive
-    inside, rest = _split(gram, roots)
-    strength = strength_of(roots, jnp.diagonal(gram, axis1=1, axis2=2).T)
-    first = _inverse_factor(factors.factor, factors.lift, strength, project_right(factors.half, roots))
-    half = project_right(first, inside) - project_right(factors.half, rest)
-    found = _as_matrix(rest) + _project_left(roots, linalg.solve_lower(factors.factor, half, transpose=True))
+    """(I + ΛK)⁻¹, one triangular solve.
+
+    For one latent it is R B⁻¹R⁻¹. For several, R may be singular, and it is split as by `Solver.apply`.
+    """
+    if gram.shape[0] == 1:
+        roots = factors.roots[:, 0, 0]
+        found = roots[:, None] * linalg.inverse_from_lower(factors.factor, factors.inverse) / roots[None, :]
+    else:
+        roots = factors.positive
+        inside, rest = _split(gram, roots)
+        half = project_right(factors.inverse, inside) - project_right(factors.whole_half(gram), rest)
+        found = _as_matrix(rest) + _project_left(roots, linalg.solve_lower(factors.factor, half, transpose=True))
     if factors.negative_factor is None or factors.negative_half is None or factors.negative is None:
         return found
     # A₊⁻¹ + A₊⁻¹R₋E⁻¹R₋ᵀC₊
     inner = linalg.solve_lower(factors.negative_factor, factors.negative_half, transpose=True)
     return found + project_right(found, factors.negative) @ inner
+
+
+def joint_covariance(
+    gram: Float[Array, "D N N"], factors: Factors, inverse: Float[Array, "ND ND"], variances: Float[Array, "N D D"]
+) -> Float[Array, "ND ND"]:
+    """C = KA⁻¹ from A⁻¹ and its own diagonal blocks; for one latent and PSD sites without a product of matrices."""
+    latents = gram.shape[0]
+    if latents == 1 and factors.negative_factor is None:
+        # A⁻¹ = I − ΛC
+        spread = -inverse / factors.roots[:, 0] ** 2
+        return jnp.where(jnp.eye(spread.shape[0], dtype=bool), variances[:, 0], spread)
+    rows = gram.shape[1]
+    blocks = jnp.einsum("fmk,kfa->mfa", gram, inverse.reshape(rows, latents, -1))
+    return blocks.reshape(rows * latents, -1)
 
 
 def _project_left(roots: Float[Array, "N D D"], matrix: Float[Array, "NR A"]) -> Float[Array, "ND A"]:
