@@ -88,7 +88,7 @@ def evaluate(
 
     It starts from these sites, or, if `precision` is not negative, from sites of this precision at the prior mean.
     """
-    numbers, pull_back, rest = jax.vjp(lambda at: _split(problem_at(bound, slots, at)), unconstrained, has_aux=True)
+    numbers, pull_back, rest = jax.vjp(lambda at: _split(slots, problem_at(bound, slots, at)), unconstrained, has_aux=True)
     problem = eqx.combine(numbers, rest.tree)
     if is_conjugate(problem, method):
         of_numbers = jax.value_and_grad(lambda numbers: exact_energy(eqx.combine(numbers, rest.tree)), has_aux=True)
@@ -113,11 +113,16 @@ class _Rest(eqx.Module):
     tree: Any
 
 
-def _split(problem: Problem) -> tuple[Any, _Rest]:
-    """The numbers in a problem that may depend on hyperparameters, and the rest."""
-    numbers = eqx.tree_at(lambda problem: (problem.y, problem.observed), problem, (None, None))
-    numbers, _ = eqx.partition(numbers, eqx.is_inexact_array)
-    _, rest = eqx.partition(problem, jax.tree.map(lambda leaf: leaf is not None, numbers, is_leaf=lambda leaf: leaf is None))
+def _split(slots: tuple[Slot, ...], problem: Problem) -> tuple[Problem, _Rest]:
+    """The numbers in a problem that depend on hyperparameters, and the rest."""
+    learns_likelihood = any(path[0] == "likelihood" for slot in slots for path in slot.paths)
+    moves = Problem(
+        jax.tree.map(eqx.is_inexact_array, problem.workspace),
+        jax.tree.map(lambda leaf: learns_likelihood and eqx.is_inexact_array(leaf), problem.likelihood),
+        jax.tree.map(lambda leaf: False, problem.y),
+        jax.tree.map(lambda leaf: False, problem.observed),
+    )
+    numbers, rest = eqx.partition(problem, moves)
     return numbers, _Rest(rest)
 
 
@@ -142,16 +147,18 @@ def _at_fixed_sites(numbers, rest, method, point) -> Slope:
 
     def surrogate(numbers):
         problem = eqx.combine(numbers, rest)
-        workspace = problem.workspace
+        workspace, residual_covariance = problem.workspace, problem.workspace.residual_covariance()
+        log_normaliser = workspace.log_normaliser(point.sites, method.expects_psd(problem.likelihood))
+        if residual_covariance is None and not jax.tree.leaves(numbers.likelihood):
+            return -log_normaliser  # the rows' energies are constants
 
         def row(likelihood, y, observed, marginal, site, residual_covariance):
             likelihood, residual_covariance = constant_unless(observed, (likelihood, residual_covariance))
             energy = method.row_energy(likelihood, y, marginal, site, residual_covariance)
             return jnp.where(observed, energy.value, 0.0)
 
-        rows = (problem.y, problem.observed, point.marginals, point.sites, workspace.residual_covariance())
-        energies = over_rows(row, problem.likelihood, rows)
-        return jnp.sum(energies) - workspace.log_normaliser(point.sites)
+        rows = (problem.y, problem.observed, point.marginals, point.sites, residual_covariance)
+        return jnp.sum(over_rows(row, problem.likelihood, rows)) - log_normaliser
 
     return jax.grad(surrogate)(numbers), jnp.zeros(())
 

@@ -12,6 +12,13 @@ from jaxtyping import Array, Float
 from .small import outer, symmetrise
 
 
+def diagonals(matrices: Float[Array, "... M M"]) -> Float[Array, "... M"]:
+    """The diagonal of one or more matrices, in two operations where `jnp.diagonal` takes twenty."""
+    size = matrices.shape[-1]
+    flat = matrices.reshape(*matrices.shape[:-2], size * size)
+    return jax.lax.slice_in_dim(flat, 0, size * size, stride=size + 1, axis=matrices.ndim - 2)
+
+
 def cholesky(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     """Lower Cholesky factor of a large matrix; NaN throughout if it is not positive definite."""
     return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)

@@ -64,9 +64,9 @@ class Workspace(eqx.Module):
         """The covariance of e, if sites act on g, with f = g + e."""
         return None
 
-    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
-        """log ∫ p ∏ tₙ, differentiable with respect to everything in the workspace."""
-        return self.marginals(sites).log_normaliser(sites)
+    def log_normaliser(self, sites: Sites, psd: bool = False) -> Float[Array, ""]:
+        """log ∫ p ∏ tₙ, differentiable with respect to everything in the workspace; `psd` as for `marginals`."""
+        return self.marginals(sites, psd).log_normaliser(sites)
 
     @abc.abstractmethod
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
@@ -85,7 +85,7 @@ class Workspace(eqx.Module):
         # ½(distance + log det) = λᵀm − ½mᵀΛm − log ∫ p ∏ tₙ, whose terms may be much larger than it.
         mean = found.marginals.mean
         exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
-        both = 2.0 * (exponent - self.log_normaliser(sites))
+        both = 2.0 * (exponent - self.log_normaliser(sites, psd))
         moved = both - jax.lax.stop_gradient(both)
         return eqx.tree_at(lambda found: found.log_det, found, found.log_det + moved)
 

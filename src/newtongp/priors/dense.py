@@ -102,9 +102,9 @@ class DenseWorkspace(Workspace):
     def settled(self, sites: Sites, psd: bool = False) -> Conditioned:
         return settled(self.gram, self.mean, sites, psd)
 
-    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+    def log_normaliser(self, sites: Sites, psd: bool = False) -> Float[Array, ""]:
         # It is stationary in the mean, so that derivatives at a fixed one are all there are.
-        return self.settled(sites).log_normaliser(sites)
+        return self.settled(sites, psd).log_normaliser(sites)
 
 
 class DensePosterior(Posterior):
@@ -153,7 +153,7 @@ def _predict(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussia
     prior = diagonals(posterior.prior.kernel, x).T
     blocks = jax.vmap(jnp.diag)(prior) - block_diagonal(half, latents)
     least = _rounding_at(posterior, half, prior)
-    lost = jnp.diagonal(blocks, axis1=1, axis2=2) < least
+    lost = linalg.diagonals(blocks) < least
     blocks = not_below(blocks, least) + block_diagonal(negative_half, latents)
     return Gaussian(_mean(posterior, x, cross), jax.vmap(small.small_covariance)(blocks)), lost
 
@@ -164,7 +164,7 @@ def _joint(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussian,
     prior = grams(posterior.prior.kernel, x, x)
     covariance = over_pairs(prior) - half.T @ half
     found = jnp.diagonal(covariance)
-    least = _rounding_at(posterior, half, jnp.diagonal(prior, axis1=1, axis2=2).T).reshape(-1)
+    least = _rounding_at(posterior, half, linalg.diagonals(prior).T).reshape(-1)
     covariance = covariance + jnp.diag(jnp.where(found < least, least - found, 0.0)) + negative_half.T @ negative_half
     mean = _mean(posterior, x, cross)
     return Gaussian(mean.reshape(-1), linalg.as_covariance(covariance)), (found < least).reshape(mean.shape)

@@ -77,13 +77,13 @@ class Factors(NamedTuple):
         Variances are at least as large as their error bounds.
         """
         latents = gram.shape[0]
-        prior = jnp.diagonal(gram, axis1=1, axis2=2).T
+        prior = linalg.diagonals(gram).T
         strength = strength_of(self.roots, prior)
         explained = self._explained(strength) if latents == 1 else block_diagonal(self.whole_half(gram), latents)
-        weak = jax.vmap(jnp.diag)(prior) - explained
+        weak = _as_blocks(prior) - explained
         weak = not_below(weak, rounding(self.factor, self.lift, strength, lambda: self.whole_half(gram), prior))
         shrunk = jnp.eye(latents)[None] - block_diagonal(self.inverse, latents)
-        lost = 4.0 * linalg.EPS * (1.0 + jnp.max(strength)) * (1.0 - jnp.diagonal(shrunk, axis1=1, axis2=2))
+        lost = 4.0 * linalg.EPS * (1.0 + jnp.max(strength)) * (1.0 - linalg.diagonals(shrunk))
         shrunk = not_below(shrunk, jnp.clip(lost, 0.0, 1.0))
         if latents == 1:
             blocks = jnp.where(strength[:, :, None] > 1.0, shrunk / self.roots**2, weak)
@@ -106,7 +106,7 @@ class Factors(NamedTuple):
         """V."""
         if self.half is not None:
             return self.half
-        strength = strength_of(self.roots, jnp.diagonal(gram, axis1=1, axis2=2).T)[:, 0]
+        strength = strength_of(self.roots, linalg.diagonals(gram).T)[:, 0]
         scales = 1.0 + self.lift * (1.0 + strength)
         before = jnp.tril(self.factor, -1)
         middle = _diagonal_of_seen(jnp.diagonal(self.factor), jnp.sum(before**2, axis=1), strength)
@@ -134,10 +134,15 @@ def strength_of(roots: Float[Array, "N D D"], prior: Float[Array, "N D"]) -> Flo
     return jnp.einsum("ndr,nd->nr", roots**2, prior)
 
 
+def _as_blocks(diagonals: Float[Array, "N D"]) -> Float[Array, "N D D"]:
+    """Diagonal matrices."""
+    return diagonals[:, :, None] * jnp.eye(diagonals.shape[1])
+
+
 def not_below(blocks: Float[Array, "N D D"], least: Float[Array, "N D"]) -> Float[Array, "N D D"]:
     """Blocks with diagonals raised to at least these values."""
-    found = jnp.diagonal(blocks, axis1=1, axis2=2)
-    return blocks + jax.vmap(jnp.diag)(jnp.where(found < least, least - found, 0.0))
+    found = linalg.diagonals(blocks)
+    return blocks + _as_blocks(jnp.where(found < least, least - found, 0.0))
 
 
 def _diagonal_of_seen(
@@ -153,7 +158,7 @@ _LEAST_STRENGTH = 1e-80
 
 def _without_zeros(roots: Float[Array, "N 1 1"], gram: Float[Array, "1 N N"]) -> Float[Array, "N 1 1"]:
     """Roots of one latent raised to where they have no influence, so that missing rows can be divided by them as well."""
-    prior = jnp.diagonal(gram[0])
+    prior = linalg.diagonals(gram[0])
     least = jnp.sqrt(_LEAST_STRENGTH / jnp.where(prior > 0.0, prior, 1.0))
     return jnp.maximum(roots, least[:, None, None])
 
@@ -239,7 +244,7 @@ def factorise(gram: Float[Array, "D N N"], positive: Float[Array, "N D D"]) -> F
         half, inverse = None, linalg.inverse_lower(factor)
     else:
         half = linalg.solve_lower(factor, projected)
-        strength = strength_of(roots, jnp.diagonal(gram, axis1=1, axis2=2).T)
+        strength = strength_of(roots, linalg.diagonals(gram).T)
         inverse = _inverse_factor(factor, lift, strength, project_right(half, roots))
     proper = jnp.all(jnp.isfinite(jnp.diagonal(factor)))
     log_det = linalg.log_det_from_cholesky(factor)
@@ -268,7 +273,7 @@ def factorise_indefinite(
 
 def _resolvable(gram: Float[Array, "D N N"], positive: Float[Array, "N D D"]) -> Bool[Array, ""]:
     """Whether all sites are imprecise enough for removing negative ones accurately."""
-    variances = jnp.max(jnp.diagonal(gram, axis1=1, axis2=2), axis=0)
+    variances = jnp.max(linalg.diagonals(gram), axis=0)
     return jnp.all(jnp.sum(positive**2, axis=(1, 2)) * variances < _LARGEST_RATIO)
 
 
@@ -315,7 +320,7 @@ def _split(
 ) -> tuple[Float[Array, "N D D"], Float[Array, "N D D"]]:
     """R⁺ and I − RR⁺ of every row, where R⁺ leaves out columns of R that are less precise than the prior."""
     sizes = jnp.sum(roots**2, axis=1)
-    variances = jnp.max(jnp.diagonal(gram, axis1=1, axis2=2), axis=0)
+    variances = jnp.max(linalg.diagonals(gram), axis=0)
     informative = sizes * variances[:, None] > 1.0
     inside = jnp.where(
         informative[:, :, None], jnp.swapaxes(roots, 1, 2) / jnp.where(informative, sizes, 1.0)[:, :, None], 0.0

@@ -66,7 +66,7 @@ class ChainWorkspace(Workspace):
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         return self.conditioned(kalman.marginals(self.chain, sites.precision, sites.centred_linear(self.mean), psd))
 
-    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+    def log_normaliser(self, sites: Sites, psd: bool = False) -> Float[Array, ""]:
         centred_linear = sites.centred_linear(self.mean)
         linear = jnp.sum((sites.linear + centred_linear) * self.mean)
         return 0.5 * linear + kalman.log_normaliser(self.chain, sites.precision, centred_linear)
