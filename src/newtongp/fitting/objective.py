@@ -88,7 +88,9 @@ def evaluate(
 
     It starts from these sites, or, if `precision` is not negative, from sites of this precision at the prior mean.
     """
-    numbers, pull_back, rest = jax.vjp(lambda at: _split(slots, problem_at(bound, slots, at)), unconstrained, has_aux=True)
+    numbers, pull_back, rest = jax.vjp(
+        lambda at: _split(slots, problem_at(bound, slots, at)), unconstrained, has_aux=True
+    )
     problem = eqx.combine(numbers, rest.tree)
     if is_conjugate(problem, method):
         of_numbers = jax.value_and_grad(lambda numbers: exact_energy(eqx.combine(numbers, rest.tree)), has_aux=True)
@@ -139,7 +141,7 @@ def is_stationary(method: Any, likelihood: Likelihood) -> bool:
 
 
 Slope = tuple[Any, Float[Array, ""]]
-"""A gradient in the numbers of a problem, and the first-order difference between the energy at the fixed point and at the sites."""
+"""A gradient in the numbers of a problem, and the first-order difference of the energy at the fixed point and here."""
 
 
 def _at_fixed_sites(numbers, rest, method, point) -> Slope:

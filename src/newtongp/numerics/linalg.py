@@ -1,5 +1,6 @@
 """Dense linear algebra: Cholesky factors, triangular solves, whitening. One of two modules that call LAPACK."""
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -71,7 +72,7 @@ _BLOCKS, _SMALLEST_BLOCK = 4, 40
 def _column_blocks(size: int) -> list[tuple[int, int]]:
     count = max(1, min(_BLOCKS, size // _SMALLEST_BLOCK))
     ends = [round(size * index / count) for index in range(count + 1)]
-    return list(zip(ends[:-1], ends[1:], strict=True))
+    return list(itertools.pairwise(ends))
 
 
 def inverse_lower(factor: Float[Array, "M M"]) -> Float[Array, "M M"]:

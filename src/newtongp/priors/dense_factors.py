@@ -136,7 +136,7 @@ def strength_of(roots: Float[Array, "N D D"], prior: Float[Array, "N D"]) -> Flo
 
 def _as_blocks(diagonals: Float[Array, "N D"]) -> Float[Array, "N D D"]:
     """Diagonal matrices."""
-    return diagonals[:, :, None] * jnp.eye(diagonals.shape[1])
+    return diagonals[:, :, None] * jnp.eye(diagonals.shape[1])[None]
 
 
 def not_below(blocks: Float[Array, "N D D"], least: Float[Array, "N D"]) -> Float[Array, "N D D"]:
@@ -148,7 +148,7 @@ def not_below(blocks: Float[Array, "N D D"], least: Float[Array, "N D"]) -> Floa
 def _diagonal_of_seen(
     diagonal: Float[Array, " N"], before: Float[Array, " N"], strength: Float[Array, " N"]
 ) -> Float[Array, " N"]:
-    """The diagonal of V R, L_jj − (1 + ε B_jj)/L_jj, without the difference of two numbers close to 1 for weak sites."""
+    """The diagonal of V R, Lⱼⱼ − (1 + εBⱼⱼ)/Lⱼⱼ, without subtracting numbers that are close to 1 for weak sites."""
     return (strength - before) / diagonal
 
 
@@ -157,7 +157,7 @@ _LEAST_STRENGTH = 1e-80
 
 
 def _without_zeros(roots: Float[Array, "N 1 1"], gram: Float[Array, "1 N N"]) -> Float[Array, "N 1 1"]:
-    """Roots of one latent raised to where they have no influence, so that missing rows can be divided by them as well."""
+    """Roots of one latent, with zeros raised to where they have no influence, so that one can divide by them."""
     prior = linalg.diagonals(gram[0])
     least = jnp.sqrt(_LEAST_STRENGTH / jnp.where(prior > 0.0, prior, 1.0))
     return jnp.maximum(roots, least[:, None, None])
