@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..likelihoods.base import Likelihood, row_axes, row_expected_log_prob, row_log_expected_power
+from ..likelihoods.base import Likelihood, one_row, row_expected_log_prob, row_log_expected_power
 from ..numerics.cubature import Cubature, is_point
 from ..numerics.gaussian import Gaussian
 from ..numerics.small import outer, small_solve_lower_transposed, symmetrise
@@ -20,7 +20,7 @@ from .nodes import AtNodes, Derivatives, Integrand, Nodes, derivatives, expected
 
 def has_closed_form(likelihood: Likelihood) -> bool:
     """Whether the likelihood knows E[log p(y | f)] without nodes."""
-    row = jax.tree.map(lambda leaf, axis: leaf if axis is None else leaf[0], likelihood, row_axes(likelihood))
+    row = one_row(likelihood, 0)
     y, mean = jnp.zeros(likelihood.num_outputs), jnp.zeros(likelihood.num_latents)
 
     def closed():
