@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._runtime.compilation import at_once
 from ..._runtime.traces import trace_variant
 
 _ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
@@ -89,7 +90,7 @@ def _attribute_works() -> bool:
         return jax.lax.scan(body, start, steps)
 
     try:
-        with jax.ensure_compile_time_eval():
+        with at_once():
             _, carries = jax.jit(_marked(run))(np.float32(1.0), np.ones(3, np.float32))
             carries = np.asarray(carries)
     # Any error of the compiler means that the attribute is not supported.
