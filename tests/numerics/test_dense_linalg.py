@@ -1,0 +1,71 @@
+"""Inverses of triangular matrices in blocks, and equations that are solved by products, against NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from newtongp.numerics import linalg
+
+
+@pytest.fixture(autouse=True)
+def double():
+    with jax.enable_x64(True):
+        yield
+
+
+@pytest.mark.parametrize("size", [1, 7, 79, 81, 170])
+def test_inverses_in_blocks(size):
+    root = np.random.default_rng(size).normal(size=(size, size))
+    matrix = root @ root.T + size * np.eye(size)
+    factor = jnp.asarray(np.linalg.cholesky(matrix))
+    inverse = linalg.inverse_lower(factor)
+    np.testing.assert_allclose(inverse @ factor, np.eye(size), atol=1e-13)
+    assert np.all(np.triu(np.asarray(inverse), 1) == 0.0)
+    whole = linalg.inverse_from_lower(factor, inverse)
+    np.testing.assert_allclose(whole @ matrix, np.eye(size), atol=1e-12)
+    assert np.array_equal(whole, whole.T)
+
+
+def test_diagonals_of_several_matrices():
+    matrices = np.random.default_rng(0).normal(size=(3, 5, 5))
+    assert np.array_equal(linalg.diagonals(jnp.asarray(matrices)), np.diagonal(matrices, axis1=1, axis2=2))
+
+
+def system(size, strength):
+    rng = np.random.default_rng(size)
+    return np.eye(size) - strength * rng.normal(size=(size, size)) / np.sqrt(size), rng.normal(size=size)
+
+
+def solved(matrix, right, iterations):
+    """Through a tree of two arrays."""
+
+    def apply(tree):
+        image = jnp.asarray(matrix) @ jnp.concatenate([tree["a"], jnp.ravel(tree["b"])])
+        return {"a": image[:4], "b": image[4:].reshape(2, -1)}
+
+    tree = {"a": jnp.asarray(right[:4]), "b": jnp.asarray(right[4:].reshape(2, -1))}
+    found = jax.jit(lambda tree: linalg.solve_by_products(apply, tree, iterations))(tree)
+    return np.concatenate([found["a"], np.ravel(found["b"])])
+
+
+@pytest.mark.parametrize("iterations", [12, 40])
+def test_equations_are_solved_by_products(iterations):
+    """With fewer directions than needed at once, too: they are solved by restarts."""
+    matrix, right = system(40, 0.3)
+    np.testing.assert_allclose(solved(matrix, right, iterations), np.linalg.solve(matrix, right), atol=1e-8)
+
+
+def test_a_symmetric_part_that_is_indefinite_does_not_stop_it():
+    matrix = np.kron(np.eye(5), np.array([[0.0, 1.0], [-1.0, 0.0]]))
+    right = np.arange(1.0, 11.0)
+    np.testing.assert_allclose(solved(matrix, right, 10), np.linalg.solve(matrix, right), atol=1e-12)
+
+
+def test_two_products_are_enough_if_the_rest_is_nilpotent():
+    rng = np.random.default_rng(0)
+    nilpotent = np.zeros((10, 10))
+    nilpotent[:5, 5:] = rng.normal(size=(5, 5))
+    right = rng.normal(size=10)
+    expected = np.linalg.solve(np.eye(10) - nilpotent, right)
+    np.testing.assert_allclose(solved(np.eye(10) - nilpotent, right, 2), expected, atol=1e-12)
