@@ -1,5 +1,7 @@
 """Fits with Gaussian noise: the exact energy and its gradient in one evaluation, without steps."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from scipy.stats import multivariate_normal
@@ -39,7 +41,7 @@ def evaluator(model, x, y, method=None):
     return evaluate, start
 
 
-def matern32(x, lengthscale, variance):
+def matern32(x, lengthscale, variance) -> Any:
     s = np.sqrt(3.0) * np.abs(x[:, None] - x[None, :]) / lengthscale
     return variance * (1.0 + s) * np.exp(-s)
 
@@ -77,11 +79,11 @@ def test_several_outputs_with_some_missing():
     noise = np.array([[0.5, 0.2], [0.2, 0.7]])
     kernel = ng.kernels.Independent([ng.kernels.Matern32(0.8, 1.0), ng.kernels.Matern32(1.5, 0.6)])
     evaluate, start = evaluator(ng.Model(ng.GP(kernel), ng.likelihoods.MultivariateGaussian(noise)), x, y)
-    covariance = np.kron(np.eye(12), noise)
+    covariance: Any = np.kron(np.eye(12), noise)
     for latent, (lengthscale, variance) in enumerate(((0.8, 1.0), (1.5, 0.6))):
         covariance[latent::2, latent::2] += matern32(x, lengthscale, variance)
     seen = np.isfinite(y).reshape(-1)
-    expected = -multivariate_normal(None, covariance[np.ix_(seen, seen)]).logpdf(y.reshape(-1)[seen])
+    expected = -multivariate_normal(cov=covariance[np.ix_(seen, seen)]).logpdf(y.reshape(-1)[seen])
     assert float(evaluate(start).report.energy) == pytest.approx(expected, abs=1e-10)
 
 
@@ -91,5 +93,5 @@ def test_noise_that_is_tiny_loses_no_digits():
     y = np.sin(x)
     evaluate, start = evaluator(ng.Model(ng.GP(ng.kernels.Matern32(0.7, 1.3)), ng.likelihoods.Gaussian(1e-8)), x, y)
     covariance = matern32(x, 0.7, 1.3) + 1e-8 * np.eye(x.shape[0])
-    expected = -multivariate_normal(None, covariance).logpdf(y)
+    expected = -multivariate_normal(cov=covariance).logpdf(y)
     assert float(evaluate(start).report.energy) == pytest.approx(expected, abs=1e-8)

@@ -1,5 +1,7 @@
 """The search by itself, on functions that are known."""
 
+from typing import Any
+
 import numpy as np
 
 from newtongp.fitting.search import search
@@ -33,7 +35,7 @@ class Bowl:
 
 def test_a_search_ends_where_energies_differ_by_rounding():
     """The slope never falls below the tolerance, and no step lowers the energy: few evaluations are spent on that."""
-    bowl = Bowl(noise=1e-11, tilt=5e-5)
+    bowl: Any = Bowl(noise=1e-11, tilt=5e-5)
     found = search(bowl, np.array([1.0, -1.0, 0.5]), 100, 1e-5, [])
     assert found.status is Status.CONVERGED
     assert bowl.count < 25
@@ -41,7 +43,7 @@ def test_a_search_ends_where_energies_differ_by_rounding():
 
 
 def test_the_flatter_of_equal_energies_is_the_end():
-    bowl = Bowl(noise=1e-13, tilt=0.0)
+    bowl: Any = Bowl(noise=1e-13, tilt=0.0)
     found = search(bowl, np.array([1.0, -1.0, 0.5]), 100, 1e-5, [])
     assert found.status is Status.CONVERGED
     assert np.max(np.abs(np.array([1.0, 10.0, 100.0]) * found.unconstrained)) < 1e-5

@@ -1,8 +1,8 @@
 """`fit`: hyperparameters that minimise the energy at the fixed point of inference.
 
 One evaluation (`evaluator.py`) runs inference to convergence from the last sites, and computes the gradient of its
-energy (`objective.py`; `conjugate.py` with Gaussian noise, where nothing iterates). SciPy's L-BFGS-B (`search.py`) minimises it over unconstrained numbers (`space.py`), starting
-from guesses that are made from the data.
+energy (`objective.py`; `conjugate.py` with Gaussian noise, where nothing iterates). SciPy's L-BFGS-B (`search.py`)
+minimises it over unconstrained numbers (`space.py`), starting from guesses that are made from the data.
 """
 
 import contextlib
@@ -68,8 +68,9 @@ def fit(
     `Tied(name)`, specifies otherwise; a `FitWarning` names numbers that are not declared. L-BFGS with exact gradients
     minimises the method's own energy, minus the log density of priors on parameters if there are any (a MAP estimate).
     It stops when all derivatives, in the logarithms of positive parameters and in other parameters divided by their
-    units, are below `tol`, or when energies no longer differ by more than rounding. The search starts from the model's own values or from guesses made from the data, whichever
-    have the lower energy, and again from `restarts` random points, which depend on `key`.
+    units, are below `tol`, or when energies no longer differ by more than rounding. The search starts from the model's
+    own values or from guesses made from the data, whichever have the lower energy, and again from `restarts` random
+    points, which depend on `key`.
 
     `weak_priors` keep parameters that the data do not determine in a plausible range, and do not move those that the
     data determine: see `newtongp.parameters.Plausible`. A problem that would not fit in memory raises MemoryError

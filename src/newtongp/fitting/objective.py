@@ -95,7 +95,8 @@ def evaluate(
     if is_conjugate(problem, method):
         of_numbers = jax.value_and_grad(lambda numbers: exact_energy(eqx.combine(numbers, rest.tree)), has_aux=True)
         (_, report), slope = of_numbers(numbers)
-        return Evaluation(*pull_back(slope), report)
+        (gradient,) = pull_back(slope)
+        return Evaluation(gradient, report)
     held = precision * jnp.eye(sites.linear.shape[1])[None]
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
     sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)

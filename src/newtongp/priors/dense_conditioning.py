@@ -145,7 +145,7 @@ def _condition_derivative(psd: bool, primals, tangents):
     if moved_gram is not None:
         covariance = covariance + _pushed_blocks(at.inverse, moved_gram)
         log_det = log_det + jnp.sum(_gram_slope(at.inverse, precision) * moved_gram)
-    if moved_precision is not None:
+    if moved_precision is not None and at.covariance is not None:
         covariance = covariance - _pulled_blocks(at.covariance, moved_precision)
         log_det = log_det + jnp.sum(found.covariance * moved_precision)
     distance = distance + 2.0 * jnp.sum(at.weights * shift)
