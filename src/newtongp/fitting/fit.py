@@ -197,8 +197,8 @@ def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) ->
         unconstrained = lowest.unconstrained if np.isfinite(lowest.total) else unconstrained
     model = with_values(space.slots, setup.model, space.values_at(unconstrained))
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, INNER_TOLERANCE)
-    # After an interrupt, the user should not have to wait for another evaluation.
-    known = evaluator.best_report if interrupted else None
+    # The best evaluation is not repeated, unless a run before this one made it, or the search ended elsewhere.
+    known = evaluator.best_report if interrupted or np.array_equal(evaluator.best[1], unconstrained) else None
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
     spread = None if hessian is None or not np.all(np.isfinite(hessian)) else Spread.of(hessian)
     errors = standard_errors(space, unconstrained, spread)
