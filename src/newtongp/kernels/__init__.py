@@ -14,12 +14,20 @@ from .stationary import RBF, Matern12, Matern32, Matern52, Matern72, RationalQua
 
 if TYPE_CHECKING:
     from .brownian import Brownian, IntegratedBrownian
+    from .category import Category
+    from .graph import Graph
     from .periodic import Cosine, Periodic
     from .simple import Linear, White
 
 __getattr__, __dir__ = on_demand(
     __name__,
-    {"brownian": "Brownian IntegratedBrownian", "periodic": "Cosine Periodic", "simple": "Linear White"},
+    {
+        "brownian": "Brownian IntegratedBrownian",
+        "category": "Category",
+        "graph": "Graph",
+        "periodic": "Cosine Periodic",
+        "simple": "Linear White",
+    },
 )
 
 __all__ = [
@@ -27,8 +35,10 @@ __all__ = [
     "Active",
     "Block",
     "Brownian",
+    "Category",
     "Constant",
     "Cosine",
+    "Graph",
     "Independent",
     "IntegratedBrownian",
     "Kernel",

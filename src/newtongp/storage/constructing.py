@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy import sparse
 
 from .. import means
 from .._runtime.double import in_double
+from ..kernels.graph import Graph
 from ..likelihoods.categorical import Ordinal
 from ..likelihoods.chained import Chained
 from ..likelihoods.multilatent import LinearCoregionalisation, MultivariateGaussian, RegressionNetwork
@@ -129,9 +131,24 @@ def _chained(values: dict[str, Any]) -> Chained:
     return made
 
 
+def _graph(values: dict[str, Any]) -> Graph:
+    """A kernel of a graph, from its edges; what is derived from them may differ by rounding."""
+    pairs, weights, count = values["pairs"], values["weights"], values["nodes"]
+    matrix = sparse.coo_array((weights, (pairs[:, 0], pairs[:, 1])), shape=(count, count))
+    made = Graph(matrix + matrix.T, values["kind"], values["variance"], values["phi"], values["rho"])
+    for name in ("pairs", "weights"):
+        require(same(getattr(made, name), values[name]), f"{name} cannot be {short(values[name])}")
+    for name in ("structure", "eigenvalues"):
+        derived = getattr(made, name)
+        alike = np.shape(values[name]) == derived.shape and np.allclose(values[name], derived, rtol=1e-6, atol=1e-9)
+        require(alike, f"{name} cannot be {short(values[name])} given the edges")
+    return made
+
+
 _SPECIAL: dict[Any, Callable[[dict[str, Any]], Any]] = {
     Chained: _chained,
     GP: _of_a_kernel(GP),
+    Graph: _graph,
     MarkovGP: _of_a_kernel(MarkovGP),
     Ordinal: _ordinal,
     SparseGP: _sparse,
