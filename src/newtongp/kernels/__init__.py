@@ -15,18 +15,22 @@ from .stationary import RBF, Matern12, Matern32, Matern52, Matern72, RationalQua
 if TYPE_CHECKING:
     from .brownian import Brownian, IntegratedBrownian
     from .category import Category
+    from .globe import Chordal, GreatCircle
     from .graph import Graph
     from .periodic import Cosine, Periodic
     from .simple import Linear, White
+    from .spherical import Spherical
 
 __getattr__, __dir__ = on_demand(
     __name__,
     {
         "brownian": "Brownian IntegratedBrownian",
         "category": "Category",
+        "globe": "Chordal GreatCircle",
         "graph": "Graph",
         "periodic": "Cosine Periodic",
         "simple": "Linear White",
+        "spherical": "Spherical",
     },
 )
 
@@ -36,9 +40,11 @@ __all__ = [
     "Block",
     "Brownian",
     "Category",
+    "Chordal",
     "Constant",
     "Cosine",
     "Graph",
+    "GreatCircle",
     "Independent",
     "IntegratedBrownian",
     "Kernel",
@@ -52,6 +58,7 @@ __all__ = [
     "Product",
     "RationalQuadratic",
     "Scaled",
+    "Spherical",
     "Stationary",
     "Sum",
     "White",

@@ -112,7 +112,8 @@ class PCMixing(PenalisedComplexity):
 
     def distance(self, value):
         """√Σᵢ (zᵢ − log(1 + zᵢ)), zᵢ = phi (γᵢ − 1)."""
-        z = jnp.asarray(value)[..., None] * (jnp.atleast_1d(self.eigenvalues) - 1.0)
+        shape = (1,) * jnp.ndim(value) + (-1,)
+        z = jnp.asarray(value)[..., None] * (jnp.reshape(self.eigenvalues, shape) - 1.0)
         return jnp.sqrt(jnp.sum(_log_excess(z), axis=-1))
 
     def rate(self):

@@ -16,10 +16,12 @@ _CLASSES = {
     "kernels.base": ("kernels", "Active Constant Product Scaled Sum"),
     "kernels.brownian": ("kernels", "Brownian IntegratedBrownian"),
     "kernels.category": ("kernels", "Category"),
+    "kernels.globe": ("kernels", "Chordal GreatCircle"),
     "kernels.graph": ("kernels", "Graph"),
     "kernels.multilatent": ("kernels", "Independent"),
     "kernels.periodic": ("kernels", "Cosine Periodic"),
     "kernels.simple": ("kernels", "Linear White"),
+    "kernels.spherical": ("kernels", "Spherical"),
     "kernels.statespace": (
         "kernels",
         "BrownianBlock ConstantBlock IntegratedBrownianBlock LinearBlock LinearSDE",
