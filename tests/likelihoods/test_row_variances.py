@@ -20,8 +20,10 @@ PRIORS = {
 }
 
 
-def oracle(seen=slice(None)):
-    return GaussianProcessRegressor(Matern(1.2, nu=1.5), alpha=VARIANCES[seen], optimizer=None).fit(X[seen, None], Y[seen])
+def oracle(seen):
+    return GaussianProcessRegressor(Matern(1.2, nu=1.5), alpha=VARIANCES[seen], optimizer=None).fit(
+        X[seen, None], Y[seen]
+    )
 
 
 @pytest.mark.cases(slow=["markov", "sparse"])

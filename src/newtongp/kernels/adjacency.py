@@ -1,4 +1,4 @@
-"""Graphs from users: pairs of neighbours, matrices, or objects with neighbours and weights, as edges of nodes 0, 1, …"""
+"""Graphs that users give (pairs of neighbours, matrices, objects with neighbours) as edges, and their covariance."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ _ASYMMETRY, _SMALLEST = 1e-10, 1e-13
 
 
 class Edges(NamedTuple):
-    """An undirected graph: pairs of nodes (E, 2), the smaller one first, their weights (E,), and the number of nodes."""
+    """An undirected graph: pairs of nodes (E, 2), the smaller one first, their weights, and the number of nodes."""
 
     pairs: np.ndarray
     weights: np.ndarray
@@ -43,7 +43,7 @@ def read_edges(adjacency: Any, nodes: int | None) -> Edges:
 
 def _of_array(adjacency: Any, nodes: int | None) -> Edges:
     try:
-        array = as_real(adjacency)
+        array: Any = as_real(adjacency)
     except NotRealError:
         array = np.zeros(0)
     if array.ndim != 2 or not (array.shape[1] == 2 or array.shape[0] == array.shape[1]):
@@ -76,7 +76,7 @@ def _of_pairs(array: np.ndarray, nodes: int | None) -> Edges:
 def _of_matrix(matrix: Any) -> Edges:
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise ValueError(f"adjacency must be a square matrix, one row per node, got shape {matrix.shape}")
-    entries = sparse.csr_array(matrix, dtype=np.float64)
+    entries: Any = sparse.csr_array(matrix, dtype=np.float64)
     entries.sum_duplicates()
     entries.eliminate_zeros()
     if not np.all(np.isfinite(entries.data)):

@@ -39,8 +39,8 @@ def _check_degrees(kernel: str, x: np.ndarray) -> None:
         if outside.size:
             raise ValueError(
                 f"{kernel} works on longitude and latitude in degrees, in this order, but the {name} in row "
-                f"{outside[0]} is {x[outside[0], column]:g}, not between {lowest:g} and {highest:g}: check the order of "
-                f"the columns, as in `{kernel}(...).on(1, 0)`, and their unit"
+                f"{outside[0]} is {x[outside[0], column]:g}, not between {lowest:g} and {highest:g}: check the order "
+                f"of the columns, as in `{kernel}(...).on(1, 0)`, and their unit"
             )
 
 

@@ -28,7 +28,7 @@ class Graph(Kernel):
     |---|---|---|
     | "icar" | variance · Σ | smooth: f sums to zero |
     | "bym2" | variance · ((1 − phi) I + phi Σ) | a share phi of the variance is smooth (Riebler et al., 2016) |
-    | "leroux" | variance · ((1 − rho) I + rho R)⁻¹ | in precisions: 0 is independent, 1 the ICAR (Leroux et al., 2000) |
+    | "leroux" | variance · ((1 − rho) I + rho R)⁻¹ | 0 is independent, 1 is the ICAR (Leroux et al., 2000) |
 
     R is scaled in every connected component so that the geometric mean of the diagonal of Σ is 1. `variance` then means
     the same on every graph and is that of a typical node, except with "leroux", where it is so for rho = 0 only. The
@@ -123,8 +123,8 @@ class Graph(Kernel):
         if outside.size:
             raise ValueError(
                 f"Graph has the nodes 0 to {self.nodes - 1}, but row {outside[0]} of its column is "
-                f"{codes[outside[0]]:g}: number the nodes from 0, in the order of the adjacency (or give nodes=, if the "
-                "last ones have no neighbours)"
+                f"{codes[outside[0]]:g}: number the nodes from 0, in the order of the adjacency (or give nodes=, if "
+                "the last ones have no neighbours)"
             )
 
 

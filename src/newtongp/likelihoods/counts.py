@@ -314,7 +314,8 @@ class BetaBinomial(Likelihood):
 
     def sample(self, key, f):
         key_probability, key_count = jax.random.split(key)
-        return jax.random.binomial(key_count, self.trials, jax.random.beta(key_probability, *self._parameters(f)))
+        a, b = self._parameters(f)
+        return jax.random.binomial(key_count, self.trials, jax.random.beta(key_probability, a, b))
 
 
 def _sum_downwards(start, count, trials, a, b):

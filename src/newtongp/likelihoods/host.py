@@ -250,9 +250,7 @@ _log_rising = functools.partial(log_rising_factorial, arrays=np, log_gamma=speci
 def _sum_downwards(count, trials, a, b):
     """P(Y = count) + ... + P(Y = 0), by the ratios of successive terms, some at a time."""
     rest = trials - count
-    rising = [
-        _log_rising(r, k) for r, k in ((rest + 1.0, count), (1.0, count), (a, count), (b, rest), (a + b, trials))
-    ]
+    rising = [_log_rising(r, k) for r, k in ((rest + 1.0, count), (1.0, count), (a, count), (b, rest), (a + b, trials))]
     term = np.exp(rising[0] - rising[1] + rising[2] + rising[3] - rising[4])
     total, left, steps = term.copy(), np.arange(count.size), np.arange(_TERMS)
     done = 0

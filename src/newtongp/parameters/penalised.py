@@ -1,9 +1,9 @@
 """Penalised complexity priors (Simpson et al., 2017): the distance from a simpler model has an exponential density.
 
-The distance is √(2 KLD) from the simpler model, in which an effect is absent; its rate follows from one statement about
-the size of the parameter. All of these are densities of the distance. `fit` maximises them as such, and the optimum does
-not depend on whether a standard deviation or a variance is learned. (As a density of the variance, or of a share near
-1, the same prior is infinite at the end of the range, and would hold the optimum there.)
+The distance is √(2 KLD) from the simpler model, in which an effect is absent. The rate follows from one statement about
+the size of the parameter. All of these are densities of the distance. `fit` maximises them as such, so that the optimum
+does not depend on whether a standard deviation or a variance is learned. (As a density of the variance the prior is
+infinite at 0, and as a density of a share at 1: it would hold the optimum there.)
 """
 
 import abc
@@ -86,8 +86,8 @@ class PCVariance(PenalisedComplexity):
 class PCMixing(PenalisedComplexity):
     """A prior for the share phi of a structured effect with covariance Σ: P(phi < bound) = probability.
 
-    The covariance is (1 − phi) I + phi Σ, as in `kernels.Graph(..., kind="bym2")`, whose `phi_prior` creates this prior.
-    The simpler model is phi = 0. With the eigenvalues γ of Σ, d(phi)² = Σᵢ zᵢ − log(1 + zᵢ), where zᵢ = phi (γᵢ − 1)
+    The covariance is (1 − phi) I + phi Σ, as in `kernels.Graph(..., kind="bym2")`, whose `phi_prior` creates this
+    prior. The simpler model is phi = 0. With the eigenvalues γ of Σ, d(phi)² = Σᵢ zᵢ − log(1 + zᵢ), zᵢ = phi (γᵢ − 1)
     (Riebler et al., 2016). R-INLA calls it `pc`, with bound = u and probability = alpha.
 
     >>> prior = PCMixing([0.0, 0.5, 2.5], 0.5, 2 / 3)
@@ -106,8 +106,8 @@ class PCMixing(PenalisedComplexity):
             return
         if np.min(self.eigenvalues) > 0.0:
             raise ValueError(
-                "eigenvalues must contain 0, as those of effects with a sum of zero do: otherwise phi = 1 is at a finite "
-                "distance, and the exponential density does not integrate to 1"
+                "eigenvalues must contain 0, as those of effects with a sum of zero do: otherwise phi = 1 is at a "
+                "finite distance, and the exponential density does not integrate to 1"
             )
 
     def distance(self, value):
