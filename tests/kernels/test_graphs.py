@@ -200,6 +200,13 @@ def test_wrong_codes(kernel, x, message):
         kernel.on(1).check_values(np.column_stack([np.zeros(2), x]))
 
 
+def test_codes_are_not_averaged():
+    codes = np.arange(8).repeat(3)
+    prior = ng.SparseGP(kernels.Graph(EDGES), inducing=4, selection="kmeans")
+    with pytest.raises(ValueError, match='"kmeans" averages rows: use selection="greedy", since Graph works on integer'):
+        ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), codes, np.ones(24))
+
+
 @pytest.mark.parametrize("kernel", [kernels.Category(), kernels.Graph(EDGES)], ids=["Category", "Graph"])
 def test_one_column_and_no_order(kernel):
     with pytest.raises(ValueError, match=f"{type(kernel).__name__} works on one column of x, but x has 2"):

@@ -28,7 +28,7 @@ def read_edges(adjacency: Any, nodes: int | None) -> Edges:
     """
     if hasattr(adjacency, "sparse") and sparse.issparse(adjacency.sparse):
         edges = _of_matrix(adjacency.sparse)
-    elif hasattr(adjacency, "neighbors"):
+    elif isinstance(getattr(adjacency, "neighbors", None), Mapping):
         edges = _of_neighbours(adjacency.neighbors, getattr(adjacency, "weights", None))
     elif isinstance(adjacency, Mapping):
         edges = _of_neighbours(adjacency, None)
