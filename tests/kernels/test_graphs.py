@@ -52,6 +52,7 @@ def test_new_rows_share_the_effect_of_their_level():
     np.testing.assert_allclose(np.ravel(latent.covariance), [0.5 / 2.25, 0.5 / 1.25, 2.0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_categories_are_exact_with_one_inducing_input_per_level():
     rng = np.random.default_rng(0)
     codes = rng.integers(6, size=40)
@@ -203,7 +204,7 @@ def test_wrong_codes(kernel, x, message):
 def test_codes_are_not_averaged():
     codes = np.arange(8).repeat(3)
     prior = ng.SparseGP(kernels.Graph(EDGES), inducing=4, selection="kmeans")
-    with pytest.raises(ValueError, match='"kmeans" averages rows: use selection="greedy", since Graph works on integer'):
+    with pytest.raises(ValueError, match='averages rows: use selection="greedy", since Graph works on integer codes'):
         ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), codes, np.ones(24))
 
 

@@ -38,7 +38,7 @@ def kernel_and_nugget(variogram):
 KRIGED = [(covariance, trend) for covariance, found in MEUSE["results"].items() for trend in found]
 
 
-@pytest.mark.cases(quick=["spherical_tutorial-ordinary", "exponential-universal"], others="slow")
+@pytest.mark.cases(quick=["spherical_tutorial-ordinary"], others="slow")
 @pytest.mark.parametrize(("covariance", "trend"), KRIGED)
 def test_kriging_by_gstat(covariance, trend):
     expected = MEUSE["results"][covariance][trend]
