@@ -31,7 +31,7 @@ from .problem import Problem, Setup
 from .steps.base import Move, Outcome, Step
 from .steps.endings import failure_of, is_sound, rounding_of, status_after
 
-_MANY_NODES, _BLOCK = 2**14, 2**10
+_MANY_NODES, _BLOCK = 2**12, 2**10
 """The number of rows from which the nodes of all rows do not fit in a cache, and of rows with one latent that do."""
 _CACHED_NUMBERS = 2**16
 """The number of second derivatives at the nodes of several latents that fit in a cache."""
