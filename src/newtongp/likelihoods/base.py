@@ -237,6 +237,11 @@ def row_axes(likelihood: Likelihood) -> Any:
     return axes
 
 
+def one_row(likelihood: Likelihood, row: Any) -> Likelihood:
+    """The likelihood of one row, with its own exposure, trials, ..."""
+    return jax.tree.map(lambda leaf, axis: leaf if axis is None else leaf[row], likelihood, row_axes(likelihood))
+
+
 def rows_given(likelihood: Likelihood) -> dict[str, int]:
     """The row parameters that were given one value per row, with the number of their rows."""
     shapes = {name: np.shape(likelihood.row_parameter(name)) for name in likelihood.row_parameters}

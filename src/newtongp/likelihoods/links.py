@@ -295,8 +295,12 @@ def _density(x):
     return jnp.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi)
 
 
+@jax.jit
 def _inverse_mills(a):
-    """The inverse of Mills' ratio m = Phi(-a) / phi(a) for a >= 0, minus a and as it is: h(-a) + a and h(-a) = 1 / m."""
+    """The inverse of Mills' ratio m = Phi(-a) / phi(a) for a >= 0, minus a and as it is: h(-a) + a and h(-a) = 1 / m.
+
+    Wrapped in `jit` only so that it is traced once.
+    """
     far = a > _FAR
     near, depth = jnp.minimum(a, _FAR), jnp.clip(a, _FAR, _FARTHEST)
     inverse = 1.0 / depth

@@ -23,16 +23,16 @@ _SMALL = 1e-3
 """Below this d² + v, log(1 + (d - e)²) is expanded in powers of (d - e)², so that no digits are lost."""
 
 
-def _weideman() -> list[float]:
+def _weideman() -> tuple[float, ...]:
     """The coefficients of 1, Z, Z², ..."""
     half = 2 * _TERMS
     t = _SCALE * np.tan(np.pi * np.arange(-half + 1, half) / (2 * half))
     values = np.concatenate([[0.0], np.exp(-(t**2)) * (_SCALE**2 + t**2)])
-    return (np.real(np.fft.fft(np.fft.fftshift(values))) / (2 * half))[1 : _TERMS + 1].tolist()
+    return tuple((np.real(np.fft.fft(np.fft.fftshift(values))) / (2 * half))[1 : _TERMS + 1].tolist())
 
 
 _COEFFICIENTS = _weideman()
-_INTEGRALS = [0.0, *(value / power for power, value in enumerate(_COEFFICIENTS, start=1))]
+_INTEGRALS = (0.0, *(value / power for power, value in enumerate(_COEFFICIENTS, start=1)))
 _AT_MINUS_ONE = sum(value * (-1.0) ** power for power, value in enumerate(_INTEGRALS))
 
 
@@ -127,8 +127,9 @@ def _formula(order: int, distance, variance):
     return jax.lax.complex(jnp.real(numerator) / size, jnp.imag(numerator) / size)
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def _polynomial(coefficients, z):
-    """The polynomial with these coefficients, from the constant up."""
+    """The polynomial with these coefficients, from the constant up. Wrapped in `jit` only so that it is traced once."""
     # In real numbers, since complex ones are not vectorised.
     x, y = jnp.real(z), jnp.imag(z)
     real, imaginary = jnp.full_like(x, coefficients[-1]), jnp.zeros_like(x)

@@ -12,7 +12,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.special import ndtri
 
 from ..validation.arguments import whole
 from ..validation.numbers import parameter
@@ -172,6 +171,7 @@ class QuasiRandom(Cubature):
 @functools.lru_cache(maxsize=8)
 def _sobol_nodes(count: int, dimension: int) -> np.ndarray:
     # Imported here because it takes longer than everything else in this module.
+    from scipy.special import ndtri
     from scipy.stats import qmc
 
     uniform = qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(count // 2)

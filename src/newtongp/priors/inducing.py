@@ -9,7 +9,6 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy.cluster.vq import kmeans2
 
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double
@@ -124,6 +123,8 @@ def _pivots(kernel: Kernel, x: Float[Array, "N P"], present: Bool[Array, " N"], 
 
 def _kmeans(x: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """The centres of clusters of rows, with every column divided by its standard deviation."""
+    from scipy.cluster.vq import kmeans2  # takes a tenth of a second to import
+
     middle, spread = x.mean(axis=0), x.std(axis=0)
     scale = np.where(spread > 0.0, spread, 1.0)
     # Centred, because squared distances lose digits if all rows are far from zero.
