@@ -114,7 +114,8 @@ def block_of(problem: Problem, method: Method) -> int | None:
     """
     rows, likelihood, target = problem.y.shape[0], problem.likelihood, method.target
     if likelihood.num_latents == 1 or not target.integrates(likelihood, method.cubature):
-        return _BLOCK if in_blocks(problem, method) and rows % _BLOCK == 0 else None
+        divisors = (size for size in (_BLOCK, _BLOCK // 2, _BLOCK // 4) if rows % size == 0)
+        return next(divisors, None) if in_blocks(problem, method) else None
     numbers = numbers_per_row(likelihood, method.cubature, target.power > 0.0)
     most = min(max(1, _CACHED_NUMBERS // numbers), rows)
     block = next(size for size in range(most, 0, -1) if rows % size == 0)

@@ -245,7 +245,7 @@ _MILLS_DENOMINATOR = (
     8.838239126790488e-06,
 )
 # Beyond, it is 1 / (a + R(1/a²)/a), with R the ratio of these, and a relative error of R below 2e-17.
-_FAR, _FARTHEST = 5.0, 1e300
+_FAR = 5.0
 _FAR_NUMERATOR = (
     1.0,
     64.90052229891556,
@@ -302,14 +302,16 @@ def _inverse_mills(a):
     Wrapped in `jit` only so that it is traced once.
     """
     far = a > _FAR
-    near, depth = jnp.minimum(a, _FAR), jnp.clip(a, _FAR, _FARTHEST)
+    # An infinite a would be a product of zero and infinity.
+    farthest = 1e-8 * float(jnp.finfo(a.dtype).max)
+    near, depth = jnp.minimum(a, _FAR), jnp.clip(a, _FAR, farthest)
     inverse = 1.0 / depth
     square = inverse * inverse
     numerator, denominator = _polynomial(_MILLS_NUMERATOR, near), _polynomial(_MILLS_DENOMINATOR, near)
     # One division for both cases, of which the second has no subtraction.
     top = jnp.where(far, _polynomial(_FAR_NUMERATOR, square) * inverse, denominator - near * numerator)
     excess = top / jnp.where(far, _polynomial(_FAR_DENOMINATOR, square), numerator)
-    return excess, jnp.minimum(a, _FARTHEST) + excess
+    return excess, jnp.minimum(a, farthest) + excess
 
 
 # For each floating type: the integers of its size, the number of bits of its mantissa, and the bits of √½.
