@@ -1,7 +1,7 @@
 """Programs that are compiled quickly at first, and again with more effort once that is worthwhile.
 
 A program that was compiled with low effort is compiled with medium effort, in a thread of its own, once it has run for
-as long as its first call took. Nobody waits for the second compilation: the first program runs until it is ready.
+as long as its first call took, and for at least a second. Nobody waits for the second compilation: the first program runs until it is ready.
 """
 
 import functools
@@ -15,8 +15,8 @@ import numpy as np
 
 from . import traces
 
-_PATIENCE = 1.0
-"""How long a program runs before it is compiled again, in durations of its first call."""
+_PATIENCE, _LEAST = 1.0, 1.0
+"""How long a program runs before it is compiled again, in durations of its first call, and at least in seconds."""
 
 
 class _Use:
@@ -55,7 +55,7 @@ class Tiers:
         answer = wait_for(self._quick()(*args))
         elapsed = time.perf_counter() - started
         if np.isinf(use.patience):
-            use.patience = _PATIENCE * elapsed
+            use.patience = _PATIENCE * max(elapsed, _LEAST)
         else:
             use.seconds += elapsed
         return answer
