@@ -44,7 +44,10 @@ class Likelihood(eqx.Module):
     log_concave: ClassVar[Any] = False
     """True if log p(y | f) is concave in f for every y, so that site precisions are PSD."""
     row_parameters: ClassVar[tuple[str, ...]] = ()
-    """Fields that may be given one value per row (an exposure, a number of trials)."""
+    """Fields that may be given one value per row: an exposure, a number of trials, a known variance.
+
+    One that is declared with `newtongp.learned` is a hyperparameter where it is a single number.
+    """
     linear_latents: ClassVar[Any] = ()
     """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
     log_prob_degree: ClassVar[int | None] = None

@@ -97,8 +97,19 @@ def choose(
     if distinct.shape[0] <= count:
         return (distinct,) * len(kernels)
     if selection == "kmeans":
-        return (_kmeans(rows, count, np.random.default_rng([seed, 1])),) * len(kernels)
+        centres = _kmeans(rows, count, np.random.default_rng([seed, 1]))
+        _check_centres(kernels, centres)
+        return (centres,) * len(kernels)
     return tuple(_greedy(kernel, rows, count) for kernel in kernels)
+
+
+def _check_centres(kernels: tuple[Kernel, ...], centres: np.ndarray) -> None:
+    """Raise ValueError if a kernel is not defined at averages of rows, such as those of integer codes."""
+    for kernel in kernels:
+        try:
+            kernel.check_values(centres)
+        except ValueError as error:
+            raise ValueError(f'selection "kmeans" averages rows: use selection="greedy", since {error}') from None
 
 
 _NOTHING_LEFT = 1e-12
