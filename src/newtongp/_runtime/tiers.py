@@ -1,7 +1,8 @@
 """Programs that are compiled quickly at first, and again with more effort once that is worthwhile.
 
 A program that was compiled with low effort is compiled with medium effort, in a thread of its own, once it has run for
-as long as its first call took, and for at least a second. Nobody waits for the second compilation: the first program runs until it is ready.
+as long as its first call took, and for at least a second. Nobody waits for the second compilation: the first program
+runs until it is ready.
 """
 
 import functools
