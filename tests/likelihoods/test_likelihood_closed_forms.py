@@ -85,7 +85,7 @@ def test_log_expected_power(likelihood, values, power):
 
 @pytest.mark.parametrize(
     "likelihood",
-    [lk.Poisson("softplus"), lk.Gamma(link="softplus"), lk.Exponential("softplus"), lk.StudentT()],
+    [lk.Poisson("softplus"), lk.Gamma(link="softplus"), lk.Exponential("softplus"), lk.Bernoulli()],
 )
 def test_no_expected_log_prob_for_other_links(likelihood):
     assert likelihood.expected_log_prob(1.0, 0.0, 1.0) is None

@@ -9,6 +9,8 @@ milliseconds without them. There are three levels of effort:
   one. Most kernels are no slower.
 - `"full"`, XLA's defaults: for likelihoods that are evaluated at very many nodes.
 
+Programs that were compiled with low effort and are used for long are compiled again with medium effort (`tiers.py`).
+
 Options of the compiler are not documented, so each set is tried once on a small function, and left out if the compiler
 does not know it. The environment variable NEWTONGP_EFFORT sets one level for everything.
 """
@@ -25,6 +27,7 @@ import numpy as np
 
 from . import traces
 from .threads import one_blas_thread
+from .tiers import Tiers
 
 Effort = Literal["low", "medium", "full"]
 
@@ -61,6 +64,7 @@ def compiled(
         return jax.jit(function, static_argnums=static_argnums, donate_argnums=donate_argnums, compiler_options=options)
 
     traced = traces.Traced(function, static_argnums, donate_argnums)
+    tiers = Tiers(lambda: jitted("low"), lambda: jitted("medium"), static_argnums)
 
     @functools.wraps(function)
     def call(*args: Any, work: float | None = None, full: bool = False) -> Any:
@@ -74,6 +78,8 @@ def compiled(
         # What is compiled once for all processes is worth more than low effort.
         effort = _forced() or ("low" if little and not kept else "full" if full else "medium")
         with at_once(), blas_threads_for(elements):
+            if effort == "low" and _forced() is None:
+                return tiers.run(args, wait_for)
             answer = traced(args, _options(effort)) if kept else None
             if answer is None:
                 answer = jitted(effort)(*args)

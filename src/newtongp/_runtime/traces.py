@@ -63,7 +63,17 @@ def are_kept() -> bool:
     """Whether traced programs are kept here and now."""
     if _state["folder"] is None or jax.device_count() > 1:
         return False
-    return not (jax.config.jax_disable_jit or jax.config.jax_debug_nans)  # pyright: ignore[reportAttributeAccessIssue]
+    return not is_debugged()
+
+
+def is_debugged() -> bool:
+    """Whether JAX runs or checks the operations of a program one by one."""
+    return jax.config.jax_disable_jit or jax.config.jax_debug_nans  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def circumstances() -> tuple:
+    """What tracing depends on besides the function and its arguments."""
+    return tuple(getattr(jax.config, name) for name in _SETTINGS), tuple(_variants)
 
 
 class Traced:
@@ -80,7 +90,7 @@ class Traced:
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in self.static)
         leaves, structure = jax.tree.flatten(dynamic)
         shapes = tuple(map(_shape_of, leaves))
-        settings = tuple(getattr(jax.config, name) for name in _SETTINGS), tuple(_variants)
+        settings = circumstances()
         try:
             known = (_state["folder"], structure, shapes, tuple(given), str(options), settings)
             if known not in self.programs:

@@ -31,7 +31,7 @@ from .problem import Problem, Setup
 from .steps.base import Move, Outcome, Step
 from .steps.endings import failure_of, is_sound, rounding_of, status_after
 
-_MANY_NODES, _BLOCK = 2**14, 2**10
+_MANY_NODES, _BLOCK = 2**12, 2**10
 """The number of rows from which the nodes of all rows do not fit in a cache, and of rows with one latent that do."""
 _CACHED_NUMBERS = 2**16
 """The number of second derivatives at the nodes of several latents that fit in a cache."""
@@ -114,7 +114,8 @@ def block_of(problem: Problem, method: Method) -> int | None:
     """
     rows, likelihood, target = problem.y.shape[0], problem.likelihood, method.target
     if likelihood.num_latents == 1 or not target.integrates(likelihood, method.cubature):
-        return _BLOCK if in_blocks(problem, method) and rows % _BLOCK == 0 else None
+        divisors = (size for size in (_BLOCK, _BLOCK // 2, _BLOCK // 4) if rows % size == 0)
+        return next(divisors, None) if in_blocks(problem, method) else None
     numbers = numbers_per_row(likelihood, method.cubature, target.power > 0.0)
     most = min(max(1, _CACHED_NUMBERS // numbers), rows)
     block = next(size for size in range(most, 0, -1) if rows % size == 0)

@@ -14,6 +14,7 @@ from ..validation.numbers import parameter
 from . import links
 from . import support as supports
 from .base import Likelihood
+from .log_distance import expected_log_square
 from .special import gammaln, incomplete_beta, log_rising_factorial, lower_gamma, ndtr
 
 
@@ -125,9 +126,18 @@ class StudentT(Likelihood):
     def log_prob(self, y, f):
         # One division for all nodes and rows.
         z = (y - f) * (1.0 / self.scale)
+        return self._log_normaliser() - 0.5 * (self.df + 1.0) * jnp.log1p(z**2 * (1.0 / self.df))
+
+    def _log_normaliser(self):
         # If df is large, both gamma functions are huge, but their ratio is not.
         normaliser = log_rising_factorial(0.5 * self.df, 0.5) - 0.5 * jnp.log(jnp.pi * self.df)
-        return normaliser - jnp.log(self.scale) - 0.5 * (self.df + 1.0) * jnp.log1p(z**2 * (1.0 / self.df))
+        return normaliser - jnp.log(self.scale)
+
+    def expected_log_prob(self, y, mean, covariance):
+        """E[log p(y | f)] for f ~ N(mean, covariance), from the Faddeeva function."""
+        width = self.scale * jnp.sqrt(self.df)
+        expected = expected_log_square((y - mean) * (1.0 / width), covariance * (1.0 / width**2))
+        return self._log_normaliser() - 0.5 * (self.df + 1.0) * expected
 
     def peak(self, y):
         """At f = y, of width scale √(df / (df + 1))."""

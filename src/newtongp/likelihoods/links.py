@@ -67,7 +67,14 @@ def softplus(f):
 
 @jax.custom_jvp
 def _softplus(f):
-    return jnp.maximum(f, 0.0) + _log1p(jnp.exp(-jnp.abs(f)))
+    decay, inverse = _decay(f)
+    return jnp.maximum(f, 0.0) + _two_artanh(decay * (1.0 + decay) * inverse)
+
+
+def _decay(f):
+    """u = exp(-|f|) and 1 / ((1 + u) (2 + u)): one division for the function and both derivatives."""
+    decay = jnp.exp(-jnp.abs(f))
+    return decay, 1.0 / ((1.0 + decay) * (2.0 + decay))
 
 
 # artanh(s) / s for 0 <= s <= 1/3 as a polynomial in s^2, from the constant up: interpolated at Chebyshev nodes, with a
@@ -87,9 +94,8 @@ _ARTANH = (
 )
 
 
-def _log1p(u):
-    """log(1 + u) for 0 <= u <= 1 as 2 artanh(u / (2 + u)): a third of the time of a logarithm of any number."""
-    s = u / (2.0 + u)
+def _two_artanh(s):
+    """log((1 + s) / (1 - s)) for |s| <= 1/3: with s = u / (2 + u), the logarithm of 1 + u."""
     return 2.0 * s * _polynomial(_ARTANH, s * s)
 
 
@@ -102,14 +108,19 @@ def _(primals, tangents):
 @jax.custom_jvp
 def _sigmoid(f):
     """1 / (1 + exp(-f)), from the same exponential as log(1 + exp(f)), and so is its derivative."""
-    decay = jnp.exp(-jnp.abs(f))
-    return jnp.where(f < 0.0, decay, 1.0) / (1.0 + decay)
+    decay, inverse = _decay(f)
+    return jnp.where(f < 0.0, decay, 1.0) * ((2.0 + decay) * inverse)
 
 
 @_sigmoid.defjvp
 def _(primals, tangents):
     (f,), (df,) = primals, tangents
-    return _sigmoid(f), _sigmoid(f) * _sigmoid(-f) * df
+    return _sigmoid(f), _sigmoid_slope(f) * df
+
+
+def _sigmoid_slope(f):
+    decay, inverse = _decay(f)
+    return decay * ((2.0 + decay) * inverse) ** 2
 
 
 def log_sigmoid(f):
@@ -235,8 +246,6 @@ _MILLS_DENOMINATOR = (
 )
 # Beyond, it is 1 / (a + R(1/a²)/a), with R the ratio of these, and a relative error of R below 2e-17.
 _FAR = 5.0
-# Below this, log(1 - q) is computed from its series, to sixteen digits.
-_SERIES = 1e-3
 _FAR_NUMERATOR = (
     1.0,
     64.90052229891556,
@@ -264,20 +273,22 @@ def log_ndtr(x):
     >>> round(float(jax.grad(jax.grad(log_ndtr))(-100.0)), 3)
     -1.0
     """
-    # The custom derivative rules below need one floating type throughout.
-    return _log_ndtr(jnp.asarray(x, dtype=jnp.result_type(x, float)))
+    # The custom derivative rules below need one floating type throughout, and the logarithm one of these two.
+    dtype = jnp.promote_types(jnp.result_type(x, float), jnp.float32)
+    return _log_ndtr(jnp.asarray(x, dtype=dtype))
 
 
 @jax.custom_jvp
 def _log_ndtr(x):
-    mills, _ = _mills(jnp.abs(x))
+    _, inverse_mills = _inverse_mills(jnp.abs(x))
+    density = _density(x)
     below = x < 0.0
-    beyond = _density(x) * mills
-    logarithm = jnp.log(jnp.where(below, mills, 1.0 - beyond))
-    # In the upper tail, Phi has lost the digits of q = 1 - Phi, and a few terms of the series of log(1 - q) are used.
-    series = -beyond * (1.0 + beyond * (0.5 + beyond * (1.0 / 3.0 + beyond * (0.25 + beyond * 0.2))))
-    above = jnp.where(beyond < _SERIES, series, logarithm)
-    return jnp.where(below, logarithm - 0.5 * x**2 - 0.5 * LOG_2PI, above)
+    exponent, mantissa = _split(inverse_mills)
+    # Both branches are a logarithm 2 artanh(s): of the mantissa of 1/m, or of 1 / Phi = 1 + phi / (1/m - phi).
+    top = jnp.where(below, mantissa - 1.0, density)
+    bottom = jnp.where(below, mantissa + 1.0, 2.0 * inverse_mills - density)
+    rest = jnp.where(below, -exponent * math.log(2.0) - 0.5 * x**2 - 0.5 * LOG_2PI, -0.0)
+    return rest - _two_artanh(top / bottom)
 
 
 def _density(x):
@@ -285,21 +296,35 @@ def _density(x):
 
 
 @jax.jit
-def _mills(a):
-    """Phi(-a) / phi(a) for a >= 0, and its inverse minus a, without a subtraction if a is large.
+def _inverse_mills(a):
+    """The inverse of Mills' ratio m = Phi(-a) / phi(a) for a >= 0, minus a and as it is: h(-a) + a and h(-a) = 1 / m.
 
     Wrapped in `jit` only so that it is traced once.
     """
     far = a > _FAR
-    depth = jnp.maximum(a, _FAR)
-    excess = _ratio(_FAR_NUMERATOR, _FAR_DENOMINATOR, 1.0 / depth**2) / depth
-    near = _ratio(_MILLS_NUMERATOR, _MILLS_DENOMINATOR, jnp.minimum(a, _FAR))
-    mills = jnp.where(far, 1.0 / (depth + excess), near)
-    return mills, jnp.where(far, excess, 1.0 / mills - a)
+    # An infinite a would be a product of zero and infinity.
+    farthest = 1e-8 * float(jnp.finfo(a.dtype).max)
+    near, depth = jnp.minimum(a, _FAR), jnp.clip(a, _FAR, farthest)
+    inverse = 1.0 / depth
+    square = inverse * inverse
+    numerator, denominator = _polynomial(_MILLS_NUMERATOR, near), _polynomial(_MILLS_DENOMINATOR, near)
+    # One division for both cases, of which the second has no subtraction.
+    top = jnp.where(far, _polynomial(_FAR_NUMERATOR, square) * inverse, denominator - near * numerator)
+    excess = top / jnp.where(far, _polynomial(_FAR_DENOMINATOR, square), numerator)
+    return excess, jnp.minimum(a, farthest) + excess
 
 
-def _ratio(numerator, denominator, x):
-    return _polynomial(numerator, x) / _polynomial(denominator, x)
+# For each floating type: the integers of its size, the number of bits of its mantissa, and the bits of √½.
+_BITS = {"float64": (jnp.int64, 52, 0x3FE6A09E667F3BCD), "float32": (jnp.int32, 23, 0x3F3504F3)}
+
+
+def _split(x):
+    """The exponent and the mantissa, between √½ and √2, of a positive number that is not subnormal."""
+    integers, count, root_half = _BITS[str(x.dtype)]
+    bits = jax.lax.bitcast_convert_type(x, integers)
+    exponent = (bits - root_half) >> count
+    mantissa = jax.lax.bitcast_convert_type(bits - (exponent << count), x.dtype)
+    return exponent.astype(jnp.int32).astype(x.dtype), jnp.where(jnp.isnan(x), x, mantissa)
 
 
 def _polynomial(coefficients, x):
@@ -319,11 +344,11 @@ def _(primals, tangents):
 @jax.custom_jvp
 def _hazard(x):
     """h = phi(x) / Phi(x) and its excess h + x, which tends to 0 as x tends to minus infinity."""
-    mills, excess = _mills(jnp.abs(x))
+    excess, inverse_mills = _inverse_mills(jnp.abs(x))
     density = _density(x)
-    above = density / (1.0 - density * mills)
+    above = density * (inverse_mills / (inverse_mills - density))
     below = x < 0.0
-    return jnp.where(below, 1.0 / mills, above), jnp.where(below, excess, above + x)
+    return jnp.where(below, inverse_mills, above), jnp.where(below, excess, above + x)
 
 
 @_hazard.defjvp

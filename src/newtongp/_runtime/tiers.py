@@ -1,0 +1,105 @@
+"""Programs that are compiled quickly at first, and again with more effort once that is worthwhile.
+
+A program that was compiled with low effort is compiled with medium effort, in a thread of its own, once it has run for
+as long as its first call took, and for at least a second. Nobody waits for the second compilation: the first program
+runs until it is ready.
+"""
+
+import functools
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import traces
+
+_PATIENCE, _LEAST = 1.0, 1.0
+"""How long a program runs before it is compiled again, in durations of its first call, and at least in seconds."""
+
+
+class _Use:
+    """How long a program has run, and what has taken its place."""
+
+    def __init__(self):
+        self.patience = np.inf
+        self.seconds = 0.0
+        self.replaced = False
+        self.successor: Any = None
+
+
+class Tiers:
+    """The quickly compiled programs of one function, and those that have taken their places.
+
+    `quick` and `thorough` are the function as wrapped by `jax.jit`, with different options of the compiler.
+    """
+
+    def __init__(self, quick: Callable[[], Any], thorough: Callable[[], Any], static: int | tuple[int, ...]):
+        self._quick, self._thorough = quick, thorough
+        self._static = (static,) if isinstance(static, int) else static
+        self._uses: dict[Any, _Use] = {}
+
+    def run(self, args: tuple, wait_for: Callable[[Any], Any]) -> Any:
+        """The function's value, for which `wait_for` waits."""
+        dynamic = tuple(arg for i, arg in enumerate(args) if i not in self._static)
+        use = self._use(args, dynamic)
+        if use is None:
+            return wait_for(self._quick()(*args))
+        if use.successor is not None:
+            return wait_for(use.successor(*dynamic))
+        if use.seconds > use.patience and not use.replaced:
+            # Tracing is done here, as it depends on settings of this thread.
+            use.replaced = _in_background(functools.partial(_replace, use, self._thorough().lower(*args)))
+        started = time.perf_counter()
+        answer = wait_for(self._quick()(*args))
+        elapsed = time.perf_counter() - started
+        if np.isinf(use.patience):
+            use.patience = _PATIENCE * max(elapsed, _LEAST)
+        else:
+            use.seconds += elapsed
+        return answer
+
+    def _use(self, args: tuple, dynamic: tuple) -> _Use | None:
+        """What is known of the program for such arguments; None where it cannot be replaced."""
+        if jax.device_count() > 1 or traces.is_debugged():
+            return None
+        leaves, structure = jax.tree.flatten(dynamic)
+        static = tuple(args[i] for i in self._static if i < len(args))
+        try:
+            known = structure, tuple(map(_kind, leaves)), static, traces.circumstances()
+            return self._uses.setdefault(known, _Use())
+        except TypeError:  # a static value that cannot be hashed
+            return None
+
+
+def _kind(leaf: Any) -> Any:
+    dtype = getattr(leaf, "dtype", None)
+    return type(leaf) if dtype is None else (leaf.shape, dtype, getattr(leaf, "weak_type", False))
+
+
+def _replace(use: _Use, lowered: Any) -> None:
+    use.successor = lowered.compile()
+
+
+_threads: list[threading.Thread] = []
+
+
+def _in_background(job: Callable[[], None]) -> bool:
+    """Start a job in a thread of its own unless another is running; returns whether it was started.
+
+    Python waits for the thread when it exits: a process that ends while XLA is compiling can crash.
+    """
+    if any(thread.is_alive() for thread in _threads):
+        return False
+    thread = threading.Thread(target=job, name="newtongp-compiler")
+    _threads[:] = [thread]
+    thread.start()
+    return True
+
+
+def wait_for_compilations() -> None:
+    """Return when no program is being compiled in the background: for tests and measurements."""
+    for thread in list(_threads):
+        thread.join()
