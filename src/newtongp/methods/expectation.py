@@ -63,7 +63,7 @@ def expected_log_density(
 
 def _restore(nodes: Nodes, found: Derivatives) -> Derivatives:
     """In the order of the latents again."""
-    if not nodes.split.linear:
+    if not nodes.split.linear and nodes.split.contrasts is None:
         return found
     return Derivatives(
         found.value, nodes.split.restore_vector(found.gradient), nodes.split.restore_matrix(found.hessian)

@@ -2,8 +2,13 @@
 
 Given the other latents g, p(y | f) = N(y | A(g) l + b(g), Σ(g)) is integrated over the linear ones in closed form, so
 that nodes are only needed for g: twenty in place of four hundred for a mean and a log variance. All of this is in the
-order (others, linear), in which f = m + Lz has g depend on its own part of z alone. A method that names a rule
-gets that rule for all latents.
+order (others, linear), in which f = m + Lz has g depend on its own part of z alone.
+
+A likelihood that depends on fewer linear combinations Af of its latents than there are latents, as softmax depends on
+differences, needs nodes only for these: everything is then about Af, with mean Am and covariance ACAᵀ, and derivatives
+in m are Aᵀ∇ and Aᵀ∇²A.
+
+A method that names a rule gets that rule for all latents.
 """
 
 import math
@@ -15,32 +20,52 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..likelihoods.base import Likelihood, row_log_prob, row_peak
-from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PartwiseRule, PointRule, Unscented, default_cubature
+from ..likelihoods.base import Likelihood, row_log_prob, row_log_prob_derivatives, row_peak
+from ..numerics.cubature import (
+    Adaptive,
+    Cubature,
+    GaussHermite,
+    PartwiseRule,
+    PointRule,
+    QuasiRandom,
+    Unscented,
+    default_cubature,
+    has_negative_weights,
+)
 from ..numerics.gaussian import Gaussian
-from ..numerics.small import LOG_2PI, small_root
+from ..numerics.small import LOG_2PI, small_root, symmetrise
 from .mesh import mesh_for_density, mesh_for_expectation
 
 
 class Split(NamedTuple):
-    """Which latents get nodes, and which are integrated without."""
+    """What gets nodes, and what is integrated without: latents in another order, or combinations of them."""
 
     others: tuple[int, ...]
+    """The latents with nodes, or the rows of `contrasts`."""
     linear: tuple[int, ...]
+    contrasts: Float[np.ndarray, "G D"] | None = None
+    """The combinations of latents on which the likelihood depends; None for all latents."""
 
     def arrange(self, gaussian: Gaussian) -> Gaussian:
-        """In the order (others, linear)."""
+        """In the order (others, linear), or of the contrasts."""
+        if self.contrasts is not None:
+            matrix = jnp.asarray(self.contrasts)
+            return Gaussian(matrix @ gaussian.mean, symmetrise(matrix @ gaussian.covariance @ matrix.T))
         order = np.asarray(self.others + self.linear)
         if np.all(np.diff(order) == 1):
             return gaussian
         return Gaussian(gaussian.mean[order], gaussian.covariance[order][:, order])
 
-    def restore_vector(self, vector: Float[Array, " D"]) -> Float[Array, " D"]:
-        """Back to the order of the latents."""
+    def restore_vector(self, vector: Float[Array, " G"]) -> Float[Array, " D"]:
+        """A gradient, in the order of the latents."""
+        if self.contrasts is not None:
+            return self.contrasts.T @ vector
         return vector[self._position()]
 
-    def restore_matrix(self, matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
-        """Back to the order of the latents."""
+    def restore_matrix(self, matrix: Float[Array, "G G"]) -> Float[Array, "D D"]:
+        """A Hessian, in the order of the latents."""
+        if self.contrasts is not None:
+            return symmetrise(self.contrasts.T @ matrix @ self.contrasts)
         position = self._position()
         return matrix[position][:, position]
 
@@ -49,9 +74,12 @@ class Split(NamedTuple):
 
 
 def split(likelihood: Likelihood, cubature: Cubature | None) -> Split:
-    """The linear latents apart, unless the method names a rule that is for all latents."""
-    named = cubature is not None and not isinstance(cubature, Adaptive)
-    linear = () if named else tuple(likelihood.linear_latents)
+    """The linear latents apart, or contrasts, unless the method names a rule that is for all latents."""
+    if cubature is not None and not isinstance(cubature, Adaptive):
+        return Split(tuple(range(likelihood.num_latents)), ())
+    if likelihood.contrasts is not None:
+        return Split(tuple(range(len(likelihood.contrasts))), (), np.asarray(likelihood.contrasts))
+    linear = tuple(likelihood.linear_latents)
     return Split(tuple(k for k in range(likelihood.num_latents) if k not in linear), linear)
 
 
@@ -66,6 +94,13 @@ class Nodes(NamedTuple):
     rule: Cubature
     log_weights: Float[Array, " S"] | None = None
     """Only of nodes for E[p^α] that follow it: so far from the Gaussian that weights underflow, they still count."""
+
+    @property
+    def latents(self) -> Float[Array, "S D"]:
+        """The nodes as points of f, or other points at which the likelihood is the same; in the order of the latents."""
+        if self.split.contrasts is not None:
+            return self.points @ self.split.contrasts
+        return self.points[:, np.argsort(self.split.others + self.split.linear)]
 
     @property
     def free_root(self) -> Float[Array, "K K"]:
@@ -104,7 +139,13 @@ def numbers_per_row(likelihood: Likelihood, cubature: Cubature | None, density: 
     """The number of second derivatives at all nodes of one row."""
     parts = split(likelihood, cubature)
     rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
-    return rule.rule(len(parts.others))[1].size * likelihood.num_latents**2
+    nodes, count = rule.rule(len(parts.others))[1].size, len(parts.others) + len(parts.linear)
+    return nodes * count * (count if not _knows_derivatives(likelihood) else 2)
+
+
+def _knows_derivatives(likelihood: Likelihood) -> bool:
+    """Whether the likelihood brings its own derivatives."""
+    return type(likelihood).log_prob_derivatives is not Likelihood.log_prob_derivatives
 
 
 def _follow(
@@ -177,7 +218,13 @@ def _default(likelihood: Likelihood, dimension: int, density: bool) -> Cubature:
     # Of one latent p(y | f) may be far narrower than the Gaussian, and log p where it is not concave.
     if likelihood.num_latents == 1 and (density or not likelihood.log_concave):
         return Adaptive()
-    return default_cubature(dimension)
+    rule = default_cubature(dimension)
+    # Rules of high degree with negative weights are useless where log p is far from a polynomial.
+    return QuasiRandom(_MANY_LATENTS) if has_negative_weights(rule, dimension) else rule
+
+
+_MANY_LATENTS = 512
+"""Nodes for densities of more than four latents."""
 
 
 # Functions of one point in the order (others, linear) --------------------------------------------
@@ -267,7 +314,7 @@ class Integrand(NamedTuple):
 def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> Integrand:
     """E[log p(y | f)] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return Integrand.plain(lambda f: row_log_prob(likelihood, y, f))
+        return _nonlinear(likelihood, y, nodes, 1.0)
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
@@ -282,7 +329,7 @@ def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> 
 def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Integrand:
     """log E[p(y | f)^α] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return Integrand.plain(lambda f: power * row_log_prob(likelihood, y, f))
+        return _nonlinear(likelihood, y, nodes, power)
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
@@ -295,6 +342,34 @@ def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, powe
         return value, _slope(fit, miss), fit
 
     return Integrand.quadratic(at, len(nodes.split.others))
+
+
+def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Integrand:
+    """α log p(y | f), with the likelihood's own derivatives if it has them."""
+    contrasts = nodes.split.contrasts
+
+    def value(point):
+        f = point if contrasts is None else contrasts.T @ point
+        return power * row_log_prob(likelihood, y, f)
+
+    if not _knows_derivatives(likelihood):
+        return Integrand.plain(value)
+
+    def at_nodes(columns):
+        f = columns if contrasts is None else contrasts.T @ columns
+        values, gradient, diagonal, factor = jax.vmap(
+            lambda f: row_log_prob_derivatives(likelihood, y, f), in_axes=1, out_axes=-1
+        )(f)
+
+        def hessian(weights):
+            square = jnp.einsum("drs,ers->de", factor * weights, factor)
+            whole = jnp.diag(diagonal @ weights) + square
+            return power * (whole if contrasts is None else contrasts @ whole @ contrasts.T)
+
+        gradient = gradient if contrasts is None else contrasts @ gradient
+        return AtNodes(power * values, power * gradient, hessian)
+
+    return Integrand(value, lambda points: at_nodes(points.T))
 
 
 # Matrices of the linear form at all nodes, which are the last axis ---------------------------------
