@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double, on_host, to_host
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
+from ..kernels.multilatent import over_latents, stacked
 from ..means import as_mean
 from ..numerics import linalg
 from ..numerics.gaussian import Gaussian, Sites, add_covariance
@@ -203,8 +204,10 @@ class Projection(eqx.Module):
     @classmethod
     def to(cls, kernel: Any, inducing: tuple[Any, ...]) -> "Projection":
         """The projection on these inducing inputs."""
-        pairs = zip(latent_kernels(kernel), inducing, strict=True)
-        return cls(inducing, tuple(linalg.whitening(gram(part, z, z)) for part, z in pairs))
+        # One by one, because it calls LAPACK (see `numerics/small.py`).
+        groups = over_latents(lambda part, z: linalg.whitening(gram(part, z, z)), kernel, inducing, one_by_one=True)
+        found = {latent: group.found[k] for group in groups for k, latent in enumerate(group.latents)}
+        return cls(inducing, tuple(found[latent] for latent in range(len(inducing))))
 
     @property
     def size(self) -> int:
@@ -218,11 +221,12 @@ class Projection(eqx.Module):
 
     def features(self, kernel: Any, x: Float[Array, "N P"]) -> Float[Array, "D N M"]:
         """Ψ = K(x, Z)Tᵀ of every latent; latents with fewer inducing inputs get columns of zeros."""
-        padded = []
-        for part, z, whitening in zip(latent_kernels(kernel), self.inducing, self.whitening, strict=True):
+
+        def of_latent(part, z, whitening):
             features = gram(part, x, z) @ whitening.T
-            padded.append(jnp.pad(features, ((0, 0), (0, self.size - z.shape[0]))))
-        return jnp.stack(padded)
+            return jnp.pad(features, ((0, 0), (0, self.size - z.shape[0])))
+
+        return stacked(over_latents(of_latent, kernel, self.inducing, self.whitening))
 
     def at(self, kernel: Any, x: Float[Array, "N P"]) -> tuple[Float[Array, "D N M"], Float[Array, "N D D"]]:
         """The features, and the covariance of e, K(x, x) − ΨΨᵀ, of every row."""

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from ..numerics import linalg, small
@@ -103,11 +104,6 @@ def map_over_rows(
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), values, function(*block(whole, rest)))
 
 
-def _per_latent(features: Float[Array, "F N P"], latents: int) -> list[Float[Array, "N P"]]:
-    """The features of every latent."""
-    return [features[d if features.shape[0] > 1 else 0] for d in range(latents)]
-
-
 # Products with features -----------------------------------------------------------------------
 
 
@@ -115,27 +111,43 @@ def times(features: Float[Array, "F N P"], weights: Float[Array, "D P"]) -> Floa
     """Ψv."""
     if features.shape[0] == 1:
         return features[0] @ weights.T
-    return jnp.stack([matrix @ weight for matrix, weight in zip(features, weights, strict=True)], axis=1)
+    return jnp.einsum("dnp,dp->nd", features, weights)
 
 
 def transposed_times(features: Float[Array, "F N P"], values: Float[Array, "N D"]) -> Float[Array, "D P"]:
     """Ψᵀ times one value per row and latent."""
     if features.shape[0] == 1:
         return values.T @ features[0]
-    return jnp.stack([values[:, d] @ matrix for d, matrix in enumerate(features)])
+    return jnp.einsum("nd,dnp->dp", values, features)
+
+
+def _projected(features: Float[Array, "F N P"], half: Float[Array, "A D P"]) -> Float[Array, "D N A"]:
+    """Ψₙ halfᵀ of every latent and row."""
+    if features.shape[0] == 1:
+        return jnp.einsum("np,adp->dna", features[0], half)
+    return jnp.einsum("dnp,adp->dna", features, half)
 
 
 def gram(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> Float[Array, "DP DP"]:
     """ΨᵀΛΨ of one block of rows, one latent after the other."""
-    matrices = _per_latent(features, precision.shape[1])
-    if len(matrices) == 1:
-        return _weighted_square(matrices[0], precision[:, 0, 0])
-    rows = []
-    for d, left in enumerate(matrices):
-        above = [rows[e][:, d * left.shape[1] : (d + 1) * left.shape[1]].T for e in range(d)]
-        beside = [left.T @ (precision[:, d, e][:, None] * matrices[e]) for e in range(d + 1, len(matrices))]
-        rows.append(jnp.concatenate([*above, _weighted_square(left, precision[:, d, d]), *beside], axis=1))
-    return jnp.concatenate(rows)
+    latents = precision.shape[1]
+    if latents == 1:
+        return _weighted_square(features[0], precision[:, 0, 0])
+    above = np.triu_indices(latents)
+
+    # Pairs of latents one after the other: a batched product would copy the features of every pair.
+    def block(pair):
+        own, first, second = pair
+        return features[own[0]].T @ (precision[:, first, second][:, None] * features[own[1]])
+
+    own = np.minimum(above, features.shape[0] - 1).T
+    blocks = jax.lax.map(block, (own, *above))
+    position = np.zeros((latents, latents), dtype=int)
+    position[above] = position.T[above] = np.arange(len(above[0]))
+    whole = blocks[position]
+    below = np.tril(np.ones((latents, latents), dtype=bool), -1)[:, :, None, None]
+    whole = jnp.where(below, jnp.swapaxes(whole, 2, 3), whole)
+    return jnp.swapaxes(whole, 1, 2).reshape(latents * whole.shape[2], -1)
 
 
 _LARGE = 128
@@ -158,8 +170,7 @@ def covariances(
 ) -> Float[Array, "N D D"]:
     """The D × D covariance of every row, Ψₙ halfᵀ half Ψₙᵀ.
 
-    The half is block lower triangular: rows of a latent have no entries for the weights of later latents. Products are
-    cheaper if the blocks are triangular too.
+    The half is block lower triangular. Products for one latent are cheaper if it is triangular.
     """
     return map_over_rows(lambda features: _covariances(half, features, triangular), features)
 
@@ -168,15 +179,15 @@ def _covariances(
     half: Float[Array, "DP D P"], features: Float[Array, "F N P"], triangular: bool
 ) -> Float[Array, "N D D"]:
     size, latents = half.shape[2], half.shape[1]
-    matrices = _per_latent(features, latents)
     if latents == 1:
-        return _squared_norms(half[:, 0], matrices[0], triangular)[:, None, None]
-    total = jnp.zeros((features.shape[1], latents, latents))
-    for e in range(latents):
-        block = half[e * size : (e + 1) * size, : e + 1]
-        rows = jnp.stack([matrices[d] @ block[:, d].T for d in range(e + 1)], axis=1)
-        total = total.at[:, : e + 1, : e + 1].add(jnp.einsum("nda,nea->nde", rows, rows))
-    return total
+        return _squared_norms(half[:, 0], features[0], triangular)[:, None, None]
+
+    def add(total, block):
+        rows = _projected(features, block)
+        return total + jnp.einsum("dna,ena->nde", rows, rows), None
+
+    blocks = half.reshape(-1, size, latents, size)
+    return jax.lax.scan(add, jnp.zeros((features.shape[1], latents, latents)), blocks)[0]
 
 
 def _squared_norms(half: Float[Array, "P P"], features: Float[Array, "N P"], triangular: bool) -> Float[Array, " N"]:
@@ -244,7 +255,7 @@ def _factorise_twice(features: Float[Array, "F N P"], precision: Float[Array, "N
     half = inverse.reshape(rough.shape[0], latents, -1)
 
     def scaled_gram(features, precision):
-        rows = jnp.stack([matrix @ half[:, d].T for d, matrix in enumerate(_per_latent(features, latents))], axis=1)
+        rows = jnp.swapaxes(_projected(features, half), 0, 1)
         positive, negative = (_times_roots(roots, rows) for roots in jax.vmap(small.signed_roots)(precision))
         return positive.T @ positive - negative.T @ negative
 
