@@ -51,9 +51,14 @@ def expected_log_density(
     nodes = place_nodes(likelihood, gaussian, cubature, density=False, y=y)
     at = expected_at(likelihood, y, nodes)
     at_nodes, weights = at.derivatives(nodes.points), nodes.weights
-    expected = Derivatives(at_nodes.value @ weights, at_nodes.gradient @ weights, at_nodes.hessian(weights))
+    parts = nodes.split
+    expected = Derivatives(
+        at_nodes.value @ weights,
+        parts.project_columns(at_nodes.gradient @ weights),
+        parts.project_matrix(at_nodes.hessian(weights)),
+    )
     if descent and not is_point(nodes.rule, nodes.standard.shape[1]):
-        slopes = at_nodes.gradient @ (weights[:, None] * nodes.standard)
+        slopes = parts.project_columns(at_nodes.gradient @ (weights[:, None] * nodes.standard))
         # For what is integrated in closed form, E[∇log p zᵀ] = E[∇² log p] L exactly.
         exact = expected.hessian[:, nodes.standard.shape[1] :] @ nodes.free_root
         slopes = jnp.concatenate([slopes, exact], axis=1)
@@ -157,7 +162,8 @@ def tilted_expectations(
     gradient, hessian = at_nodes.gradient @ tilted, at_nodes.hessian(tilted)
     centred = at_nodes.gradient - gradient[:, None]
     shift, covariance = _tilted_moments(nodes, at_nodes, hessian, tilted)
-    log_z = Derivatives(log_z, gradient, hessian + _weighted_squares(centred, tilted))
+    whole = hessian + _weighted_squares(centred, tilted)
+    log_z = Derivatives(log_z, nodes.split.project_columns(gradient), nodes.split.project_matrix(whole))
     return Tilted(nodes, log_z, shift, covariance, nodes.root)
 
 
@@ -187,10 +193,11 @@ def _tilted_moments(
 
 
 def _followed_expectations(at: Integrand, nodes: Nodes) -> Tilted:
-    """Expectations of one latent, from first derivatives alone."""
+    """Expectations of one latent, or of one contrast, from first derivatives alone."""
+    along = nodes.split.points(jnp.zeros(1), jnp.eye(1), jnp.ones((1, 1)))[0]
 
     def value_and_slope(f):
-        return jax.jvp(at.value, (f,), (jnp.ones_like(f),))
+        return jax.jvp(at.value, (f,), (along,))
 
     values, slopes = jax.vmap(value_and_slope)(nodes.points)
     log_z, tilted = _log_normaliser(nodes, values)
@@ -200,7 +207,7 @@ def _followed_expectations(at: Integrand, nodes: Nodes) -> Tilted:
     slope, shift = tilted @ slopes, tilted @ z
     spread = tilted @ ((slopes - slope) * (z - shift))
     # Where there is no spread, the expectation is that at the mean.
-    bend = derivatives(at.value, nodes.points[0]).hessian[0, 0]
+    bend = nodes.split.project_matrix(derivatives(at.value, nodes.points[0]).hessian)[0, 0]
     hessian = jnp.where(scale > 0.0, spread / jnp.where(scale > 0.0, scale, 1.0), bend)
     return Tilted(
         nodes,

@@ -28,6 +28,7 @@ from ..numerics.cubature import (
     PartwiseRule,
     PointRule,
     QuasiRandom,
+    Spherical,
     Unscented,
     default_cubature,
     has_negative_weights,
@@ -55,6 +56,23 @@ class Split(NamedTuple):
         if np.all(np.diff(order) == 1):
             return gaussian
         return Gaussian(gaussian.mean[order], gaussian.covariance[order][:, order])
+
+    def points(
+        self, mean: Float[Array, " G"], root: Float[Array, "G G"], standard: Float[Array, "S K"]
+    ) -> Float[Array, "S D"]:
+        """The points at which the likelihood is evaluated, for standard nodes of the others."""
+        root = root[:, : standard.shape[1]]
+        if self.contrasts is not None:
+            mean, root = self.contrasts.T @ mean, self.contrasts.T @ root
+        return (mean[:, None] + root @ standard.T).T
+
+    def project_columns(self, columns: Float[Array, "D *S"]) -> Float[Array, "G *S"]:
+        """Sums of gradients at nodes, which are those in f, as derivatives in what gets nodes."""
+        return columns if self.contrasts is None else self.contrasts @ columns
+
+    def project_matrix(self, matrix: Float[Array, "D D"]) -> Float[Array, "G G"]:
+        """The same for sums of Hessians."""
+        return matrix if self.contrasts is None else self.contrasts @ matrix @ self.contrasts.T
 
     def restore_vector(self, vector: Float[Array, " G"]) -> Float[Array, " D"]:
         """A gradient, in the order of the latents."""
@@ -84,7 +102,10 @@ def split(likelihood: Likelihood, cubature: Cubature | None) -> Split:
 
 
 class Nodes(NamedTuple):
-    """Nodes in the order (others, linear): the others at their nodes, the linear ones at their means given those."""
+    """Nodes in the order (others, linear): the others at their nodes, the linear ones at their means given those.
+
+    With contrasts, `points` are values of f, of which only the contrasts matter; `standard` and `root` are theirs.
+    """
 
     split: Split
     points: Float[Array, "S D"]
@@ -97,10 +118,8 @@ class Nodes(NamedTuple):
 
     @property
     def latents(self) -> Float[Array, "S D"]:
-        """The nodes as points of f, or other points at which the likelihood is the same; in the order of the latents."""
-        if self.split.contrasts is not None:
-            return self.points @ self.split.contrasts
-        return self.points[:, np.argsort(self.split.others + self.split.linear)]
+        """The points in the order of the latents."""
+        return self.points[:, np.argsort(self.split.others + self.split.linear)] if self.split.linear else self.points
 
     @property
     def free_root(self) -> Float[Array, "K K"]:
@@ -131,7 +150,7 @@ def place_nodes(
     if isinstance(rule, Adaptive) and y is not None and len(parts.others) == 1:
         return _follow(likelihood, y, arranged, parts, rule, root, density, power)
     standard, weights = rule.rule(len(parts.others))
-    points = (arranged.mean[:, None] + root[:, : len(parts.others)] @ jnp.asarray(standard).T).T
+    points = parts.points(arranged.mean, root, jnp.asarray(standard))
     return Nodes(parts, points, jnp.asarray(weights), jnp.asarray(standard), root, rule)
 
 
@@ -161,11 +180,11 @@ def _follow(
     """Nodes that follow the density as well as the Gaussian, for one latent and linear ones besides."""
     # Where nodes are changes nothing but their error: no derivative is taken of it.
     likelihood, y, mean, still = jax.tree.map(_hold, (likelihood, y, gaussian.mean, root))
-    at_mean = Nodes(parts, mean[None, :], jnp.ones(1), jnp.zeros((1, 1)), still, rule)
+    at_mean = Nodes(parts, parts.points(mean, still, jnp.zeros((1, 1))), jnp.ones(1), jnp.zeros((1, 1)), still, rule)
     integrand = powered_at(likelihood, y, at_mean, power) if density else expected_at(likelihood, y, at_mean)
 
     def log_density(z):
-        value = integrand.value(mean + z * still[:, 0])
+        value = integrand.value(parts.points(mean, still, jnp.reshape(z, (1, 1)))[0])
         return value / power if density else value
 
     peak = None if parts.linear else row_peak(likelihood, y, mean, still[0, 0])
@@ -176,7 +195,7 @@ def _follow(
     else:
         z, weights = mesh_for_expectation(log_density, rule.reach, peak).nodes_of_whole(rule.count)
         log_weights = None
-    points = (gaussian.mean[:, None] + root[:, :1] * z[None, :]).T
+    points = parts.points(gaussian.mean, root, z[:, None])
     return Nodes(parts, points, weights, z[:, None], root, rule, log_weights)
 
 
@@ -218,13 +237,20 @@ def _default(likelihood: Likelihood, dimension: int, density: bool) -> Cubature:
     # Of one latent p(y | f) may be far narrower than the Gaussian, and log p where it is not concave.
     if likelihood.num_latents == 1 and (density or not likelihood.log_concave):
         return Adaptive()
-    rule = default_cubature(dimension)
-    # Rules of high degree with negative weights are useless where log p is far from a polynomial.
-    return QuasiRandom(_MANY_LATENTS) if has_negative_weights(rule, dimension) else rule
+    return _without_negative_weights(default_cubature(dimension), dimension)
 
 
-_MANY_LATENTS = 512
-"""Nodes for densities of more than four latents."""
+_ENOUGH, _MOST_NODES = 512, 1024
+"""The numbers of nodes for many latents: with more than the first, rules have no copies, and none has more than the
+second."""
+
+
+def _without_negative_weights(rule: Cubature, dimension: int) -> Cubature:
+    """Another rule for many latents, if sums over this one may be negative: log p may be far from a polynomial."""
+    if not has_negative_weights(rule, dimension):
+        return rule
+    size = Spherical().rule(dimension)[1].size if 2 * dimension**2 < _MOST_NODES else _MOST_NODES + 1
+    return Spherical(copies=max(1, _ENOUGH // size)) if size <= _MOST_NODES else QuasiRandom(_MOST_NODES)
 
 
 # Functions of one point in the order (others, linear) --------------------------------------------
@@ -314,7 +340,7 @@ class Integrand(NamedTuple):
 def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> Integrand:
     """E[log p(y | f)] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return _nonlinear(likelihood, y, nodes, 1.0)
+        return _nonlinear(likelihood, y, 1.0)
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
@@ -329,7 +355,7 @@ def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> 
 def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Integrand:
     """log E[p(y | f)^α] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return _nonlinear(likelihood, y, nodes, power)
+        return _nonlinear(likelihood, y, power)
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
@@ -344,32 +370,26 @@ def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, powe
     return Integrand.quadratic(at, len(nodes.split.others))
 
 
-def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Integrand:
+def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: float) -> Integrand:
     """α log p(y | f), with the likelihood's own derivatives if it has them."""
-    contrasts = nodes.split.contrasts
 
-    def value(point):
-        f = point if contrasts is None else contrasts.T @ point
+    def value(f):
         return power * row_log_prob(likelihood, y, f)
 
     if not _knows_derivatives(likelihood):
         return Integrand.plain(value)
 
-    def at_nodes(columns):
-        f = columns if contrasts is None else contrasts.T @ columns
+    def with_derivatives(points):
         values, gradient, diagonal, factor = jax.vmap(
             lambda f: row_log_prob_derivatives(likelihood, y, f), in_axes=1, out_axes=-1
-        )(f)
+        )(points.T)
 
         def hessian(weights):
-            square = jnp.einsum("drs,ers->de", factor * weights, factor)
-            whole = jnp.diag(diagonal @ weights) + square
-            return power * (whole if contrasts is None else contrasts @ whole @ contrasts.T)
+            return power * (jnp.diag(diagonal @ weights) + jnp.einsum("drs,ers->de", factor * weights, factor))
 
-        gradient = gradient if contrasts is None else contrasts @ gradient
         return AtNodes(power * values, power * gradient, hessian)
 
-    return Integrand(value, lambda points: at_nodes(points.T))
+    return Integrand(value, with_derivatives)
 
 
 # Matrices of the linear form at all nodes, which are the last axis ---------------------------------
