@@ -62,7 +62,8 @@ def expected_log_density(
         # For what is integrated in closed form, E[∇log p zᵀ] = E[∇² log p] L exactly.
         exact = expected.hessian[:, nodes.standard.shape[1] :] @ nodes.free_root
         slopes = jnp.concatenate([slopes, exact], axis=1)
-        expected = expected._replace(hessian=_descent_hessian(expected.hessian, slopes, nodes.root))
+        never_exact = nodes.standard.shape[1] > _LARGEST_PRODUCT
+        expected = expected._replace(hessian=_descent_hessian(expected.hessian, slopes, nodes.root, never_exact))
     return _restore(nodes, expected)
 
 
@@ -76,12 +77,15 @@ def _restore(nodes: Nodes, found: Derivatives) -> Derivatives:
 
 
 _NODES_EXACT, _NODES_COARSE = 1e-6, 1e-4
+_LARGEST_PRODUCT = 4
+"""The number of latents up to which product rules are used, whose error may vanish."""
 
 
 def _descent_hessian(
-    hessian: Float[Array, "D D"], slopes: Float[Array, "D D"], root: Float[Array, "D D"]
+    hessian: Float[Array, "D D"], slopes: Float[Array, "D D"], root: Float[Array, "D D"], never_exact: bool
 ) -> Float[Array, "D D"]:
-    """E[∇² log p], or where the nodes are too coarse for it, twice the sum's own derivative in C.
+    """E[∇² log p], or where the nodes are too coarse for it, as they always are for many latents, twice the sum's own
+    derivative in C.
 
     With f = m + Lz the sum over nodes changes with C as if LᵀHL were the lower triangle of LᵀE[∇log p zᵀ],
     mirrored. For exact integrals that is E[∇² log p] too; at nodes the two differ by quadrature error, and only
@@ -93,6 +97,8 @@ def _descent_hessian(
     safe_root = jnp.where(usable, root, jnp.eye(root.shape[0]))
     half = small_solve_lower_transposed(safe_root, own)
     of_sum = symmetrise(small_solve_lower_transposed(safe_root, half.T))
+    if never_exact:
+        return jnp.where(usable, of_sum, hessian)
     error = jnp.max(jnp.abs(root.T @ hessian @ root - own)) / (1.0 + jnp.max(jnp.abs(own)))
     return blend_by_error(jnp.where(usable, error, 0.0), _NODES_EXACT, _NODES_COARSE, hessian, of_sum)
 

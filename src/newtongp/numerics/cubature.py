@@ -51,7 +51,7 @@ class GaussHermite(Cubature):
         if self.order**dimension > _MAX_NODES:
             raise ValueError(
                 f"GaussHermite({self.order}) in {dimension} dimensions needs {self.order**dimension} nodes: "
-                "use Spherical(3), QuasiRandom(1024), or a lower order"
+                "use Unscented(5), Spherical(3), QuasiRandom(1024), or a lower order"
             )
         with np.errstate(all="ignore"):
             points, weights = np.polynomial.hermite_e.hermegauss(self.order)
