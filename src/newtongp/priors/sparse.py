@@ -249,6 +249,9 @@ class SparseWorkspace(Workspace):
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         return self.conditioned(self.solve(sites))
 
+    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+        return weight_space.log_normaliser(self.features, self.mean, sites.linear, sites.precision)
+
     def conditioned(self, solved: weight_space.Solved) -> Conditioned:
         """q(g) at the data, from the posterior of the whitened inducing variables."""
         covariance = weight_space.covariances(solved.half, self.features, triangular=True)

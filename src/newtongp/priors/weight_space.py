@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
 from ..numerics import linalg, small
@@ -43,6 +44,53 @@ def solve(features: Float[Array, "F N P"], prior_mean: Float[Array, "N D"], site
     factor = _factorise(features, sites.precision)
     mean = _whitened_mean(features, sites.precision, sites.centred_linear(prior_mean), factor.inverse)
     return Solved(factor.inverse, mean, times(features, mean), factor.log_det, factor.proper)
+
+
+@jax.custom_jvp
+def log_normaliser(features, prior_mean, linear, precision) -> Float[Array, ""]:
+    """log ∫ p ∏ tₙ, whose derivative is αᵀdμ + mᵀdλ − ½ tr((mmᵀ + C) dΛ) + tr((αvᵀ − ΛΨB⁻¹)ᵀ dΨ), with α = λ − Λm."""
+    return _log_normaliser(prior_mean, linear, precision, solve(features, prior_mean, Sites(linear, precision)))
+
+
+def _log_normaliser(prior_mean, linear, precision, solved: Solved) -> Float[Array, ""]:
+    mean = prior_mean + solved.shift
+    exponent = jnp.sum(linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, precision, mean)
+    return exponent - 0.5 * (jnp.sum(solved.mean**2) + solved.log_det)
+
+
+def _log_normaliser_derivative(primals, tangents):
+    features, prior_mean, linear, precision = primals
+    solved = solve(features, prior_mean, Sites(linear, precision))
+    mean = prior_mean + solved.shift
+    slope = linear - jnp.einsum("nde,ne->nd", precision, mean)
+    moved_features, moved_mean, moved_linear, moved_precision = (
+        None if isinstance(tangent, SymbolicZero) else tangent for tangent in tangents
+    )
+    change = jnp.zeros(())
+    if moved_mean is not None:
+        change = change + jnp.sum(slope * moved_mean)
+    if moved_linear is not None:
+        change = change + jnp.sum(mean * moved_linear)
+    if moved_precision is not None:
+        squares = mean[:, :, None] * mean[:, None, :] + covariances(solved.half, features)
+        change = change - 0.5 * jnp.sum(squares * moved_precision)
+    if moved_features is not None:
+        latents, size = solved.mean.shape
+        inverse = (solved.inverse.T @ solved.inverse).reshape(latents, size, latents, size)
+
+        def of_latent(rows):
+            own, weights, block, row_precision = rows
+            pulled = jnp.einsum("ne,enp->np", row_precision, _projected(features, block))
+            return own[:, None] * weights[None, :] - pulled
+
+        rows = slope.T, solved.mean, inverse, jnp.swapaxes(precision, 0, 1)
+        pulled = jax.lax.map(of_latent, rows)
+        pulled = jnp.sum(pulled, axis=0, keepdims=True) if features.shape[0] == 1 else pulled
+        change = change + jnp.sum(pulled * moved_features)
+    return _log_normaliser(prior_mean, linear, precision, solved), change
+
+
+log_normaliser.defjvp(_log_normaliser_derivative, symbolic_zeros=True)
 
 
 # Sums and maps over rows, block by block ----------------------------------------------------------
@@ -255,18 +303,15 @@ def _factorise_twice(features: Float[Array, "F N P"], precision: Float[Array, "N
     half = inverse.reshape(rough.shape[0], latents, -1)
 
     def scaled_gram(features, precision):
-        rows = jnp.swapaxes(_projected(features, half), 0, 1)
-        positive, negative = (_times_roots(roots, rows) for roots in jax.vmap(small.signed_roots)(precision))
-        return positive.T @ positive - negative.T @ negative
+        positive, negative = jax.vmap(small.signed_roots)(precision)
+        # A column of one of them is zero in the other.
+        signs = jnp.where(jnp.any(negative != 0.0, axis=1), -1.0, 1.0).reshape(-1)
+        rows = jnp.einsum("ndk,dna->nka", positive + negative, _projected(features, half)).reshape(signs.shape[0], -1)
+        return rows.T @ (signs[:, None] * rows)
 
     scaled = inverse @ inverse.T + sum_over_rows(scaled_gram, features, precision)
     second = linalg.cholesky(small.symmetrise(scaled))
     return _inverted(second, inverse, linalg.log_det_from_cholesky(first) + linalg.log_det_from_cholesky(second))
-
-
-def _times_roots(roots: Float[Array, "N D D"], rows: Float[Array, "N D P"]) -> Float[Array, "ND P"]:
-    """Rᵀ times the rows, for all sites."""
-    return jnp.einsum("ndk,nda->nka", roots, rows).reshape(-1, rows.shape[2])
 
 
 def _inverted(factor: Float[Array, "DP DP"], right: Float[Array, "DP DP"], log_det: Float[Array, ""]) -> _Factor:
