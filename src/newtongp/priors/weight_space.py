@@ -293,8 +293,9 @@ def _factorise_twice(features: Float[Array, "F N P"], precision: Float[Array, "N
     from the positive part of Λ, raised by a bound on rounding errors, so that it always exists, and is constant in
     derivatives. Products with Λ use its roots: with a singular Λ itself, rounding would add spurious eigenvalues.
     """
-    fixed_features, fixed_precision = jax.lax.stop_gradient((features, precision))
-    rough = sum_over_rows(gram, fixed_features, jax.vmap(small.project_psd)(fixed_precision))
+    positive, negative = jax.vmap(small.signed_roots)(precision)
+    fixed_features, roots = jax.lax.stop_gradient((features, positive))
+    rough = sum_over_rows(gram, fixed_features, jnp.einsum("ndk,nek->nde", roots, roots))
     identity = jnp.eye(rough.shape[0])
     lift = 10.0 * jnp.finfo(rough.dtype).eps * jnp.trace(rough)
     first = linalg.cholesky(rough + (1.0 + lift) * identity)
@@ -302,14 +303,14 @@ def _factorise_twice(features: Float[Array, "F N P"], precision: Float[Array, "N
     latents = precision.shape[1]
     half = inverse.reshape(rough.shape[0], latents, -1)
 
-    def scaled_gram(features, precision):
-        positive, negative = jax.vmap(small.signed_roots)(precision)
-        # A column of one of them is zero in the other.
-        signs = jnp.where(jnp.any(negative != 0.0, axis=1), -1.0, 1.0).reshape(-1)
-        rows = jnp.einsum("ndk,dna->nka", positive + negative, _projected(features, half)).reshape(signs.shape[0], -1)
-        return rows.T @ (signs[:, None] * rows)
+    # A column of one of the roots is zero in the other.
+    signs = jnp.where(jnp.any(negative != 0.0, axis=1), -1.0, 1.0)
 
-    scaled = inverse @ inverse.T + sum_over_rows(scaled_gram, features, precision)
+    def scaled_gram(features, roots, signs):
+        rows = jnp.einsum("ndk,dna->nka", roots, _projected(features, half))
+        return _weighted_square(rows.reshape(signs.size, -1), signs.reshape(-1))
+
+    scaled = inverse @ inverse.T + sum_over_rows(scaled_gram, features, positive + negative, signs)
     second = linalg.cholesky(small.symmetrise(scaled))
     return _inverted(second, inverse, linalg.log_det_from_cholesky(first) + linalg.log_det_from_cholesky(second))
 
