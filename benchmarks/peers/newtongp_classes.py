@@ -18,6 +18,7 @@ def fit(task, data):
         data["x"],
         data["y"],
         parameters=shared,
+        weak_priors=False,
         standard_errors=False,
         throw=False,
     )

@@ -180,7 +180,7 @@ def _weighted_squares(columns: Float[Array, "D S"], weights: Float[Array, " S"])
 
 def _tilted_moments(
     nodes: Nodes, at_nodes: AtNodes, hessian: Float[Array, "D D"], tilted: Float[Array, " S"]
-) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+) -> tuple[Float[Array, " Z"], Float[Array, "Z Z"]]:
     """Mean and covariance of z under the tilted distribution.
 
     The linear latents' part of z is Gaussian at every node, with mean Lᵀ∇ and covariance I + Lᵀ∇²L, where ∇ and ∇² are

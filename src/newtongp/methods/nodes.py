@@ -385,7 +385,9 @@ def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: float) -> I
         )(points.T)
 
         def hessian(weights):
-            return power * (jnp.diag(diagonal @ weights) + jnp.einsum("drs,ers->de", factor * weights, factor))
+            return power * (
+                jnp.diag(diagonal @ weights) + jnp.einsum("drs,ers->de", factor * weights[None, None], factor)
+            )
 
         return AtNodes(power * values, power * gradient, hessian)
 

@@ -114,7 +114,9 @@ class SparseGP(Prior):
     def with_inducing(self, inducing: tuple[Any, ...]) -> "SparseGP":
         """The same prior with these inducing inputs, one array for all latents or one per latent."""
         shared = all(inputs is inducing[0] for inputs in inducing)
-        return SparseGP(self.kernel, inducing[0] if shared else list(inducing), self.mean, self.selection, self.seed, self.storage)
+        return SparseGP(
+            self.kernel, inducing[0] if shared else list(inducing), self.mean, self.selection, self.seed, self.storage
+        )
 
     def size_class(self, rows: int) -> int:
         return size_class(rows, SMALLEST_DATA)
