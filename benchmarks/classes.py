@@ -89,8 +89,7 @@ def run(python: str, tool: str, script: str, likelihood: str, data: Path, labels
     task = {"data": str(data), "answer": str(answer), "likelihood": likelihood, "cores": cores}
     finished = subprocess.run(
         [python, str(HERE / "peers" / script), json.dumps(task)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"},
     )

@@ -1,4 +1,4 @@
-"""The task of `classes.py`, the same for every tool: fit, predict the probabilities of the classes, and tell the times."""
+"""The task of `classes.py`, the same for every tool: fit, predict the probabilities of classes, tell the times."""
 
 import json
 import os

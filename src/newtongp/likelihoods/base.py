@@ -94,7 +94,7 @@ class Likelihood(eqx.Module):
     def log_prob_derivatives(self, y, f) -> tuple[Any, Any, Any, Any] | None:
         """log p(y | f), its gradient, and d and F with ∇² log p = diag(d) + FFᵀ; None to differentiate `log_prob`.
 
-        For several latents D: d is (D,) and F is (D, R). Sums of Hessians over nodes then take D² R operations per node.
+        For several latents: d is (D,) and F is (D, R). Sums of Hessians over nodes then take D² R operations per node.
         """
         return None
 

@@ -1,8 +1,8 @@
 """Linear algebra of small matrices, one per row of data: factors, solves, log determinants, eigenvalues, PSD tests.
 
 They are D x D with D a handful, and `jax.vmap` over rows turns them into vectorised operations instead of N calls to
-LAPACK: scalar arithmetic up to D = 4, and loops over columns above, since unrolled they would take longer to compile than
-to run. `linalg` has the large matrices.
+LAPACK: scalar arithmetic up to D = 4, and loops over columns above, because unrolled they would take longer to compile
+than to run. `linalg` has the large matrices.
 """
 
 import math
