@@ -40,6 +40,8 @@ def main() -> None:
     options.add_argument("--out", type=Path, help="write everything that was measured to this JSON file")
     given = options.parse_args()
     results: dict = {"machine": machine()}
+    for source in [SOURCE] if given.before is None else [SOURCE, given.before]:
+        run(source, "newtongp_first.py", "heteroscedastic")  # writes the bytecode files
     with tempfile.TemporaryDirectory() as folder:
         for section in given.sections:
             results[section] = {"start": start, "many": many}[section](given, Path(folder))
@@ -47,14 +49,19 @@ def main() -> None:
         given.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
+def environment() -> dict[str, str]:
+    """Without a cache of programs, and with bytecode files, which an installed package has."""
+    unwanted = ("JAX_COMPILATION_CACHE", "PYTHONDONTWRITEBYTECODE")
+    return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+
+
 def run(source: Path, script: str, *arguments: str) -> tuple[float, str]:
     """Elapsed seconds of a new process, and the last line that it printed."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
     command = [sys.executable, str(HERE / "peers" / script), *arguments]
     begin = time.perf_counter()
     finished = subprocess.run(
         command,
-        env={**environment, "PYTHONPATH": str(source)},
+        env={**environment(), "PYTHONPATH": str(source)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -73,7 +80,7 @@ def start(given: argparse.Namespace, folder: Path) -> list[dict]:
         for turn in range(given.repeats):
             cache = folder / f"{case}-{turn}"
             begin = time.perf_counter()
-            subprocess.run([sys.executable, "-c", ONE_OPERATION], check=True)
+            subprocess.run([sys.executable, "-c", ONE_OPERATION], check=True, env=environment())
             seconds["bare"].append(time.perf_counter() - begin)
             if given.before is not None:
                 taken, answers["before"] = run(given.before, "newtongp_first.py", case)

@@ -15,7 +15,6 @@ from . import interface, kernels, likelihoods, means
 from ._runtime.lazy import on_demand
 from ._runtime.version import __version__ as __version__
 from .inference.infer import infer, iterate
-from .inference.solve import prepare, solve
 from .inference.steps import Backtracking, Constant, Damped, DoubleLoop
 from .likelihoods.base import Likelihood
 from .methods.curvature import Exact, GaussNewton, QuasiNewton
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from ._runtime.cache import use_cache
     from .diagnostics import compare, cross_validate
     from .fitting.fit import fit
+    from .inference.solve import prepare, solve
     from .inference.sweep import filter_sweep
     from .parameters import Fixed, Free, Positive, Tied, hyperparameters, learned
     from .priors.dense import GP
@@ -48,7 +48,7 @@ interface.attach_all()
 _MOVED = {
     **{
         name: f"newtongp.cubature.{name}"
-        for name in ("Adaptive", "Cubature", "GaussHermite", "PointRule", "QuasiRandom", "Spherical", "Unscented")
+        for name in ("Adaptive", "Cubature", "GaussHermite", "PointRule", "QuasiRandom", "SphericalRule", "Unscented")
     },
     **{name: f"newtongp.diagnostics.{name}" for name in ("Calibration", "Comparison", "CrossValidation")},
     **{name: f"newtongp.parameters.{name}" for name in ("Between", "Covariance", "Real")},
@@ -68,6 +68,7 @@ __getattr__, __dir__ = on_demand(
         "": "datasets diagnostics inputs parameters plotting prediction report storage",
         "diagnostics": "compare cross_validate",
         "fitting.fit": "fit",
+        "inference.solve": "prepare solve",
         "inference.sweep": "filter_sweep",
         "parameters": "Fixed Free Positive Tied hyperparameters learned",
         "priors.dense": "GP",

@@ -60,6 +60,7 @@ _WITHOUT_ARGUMENTS = (
 _CLASSES = "likelihoods.Softmax(num_classes=3) for y = 0, 1, 2"
 _INSTEAD = {
     "binomial": "likelihoods.Binomial(trials=10), with the number of trials of each row",
+    "betabinomial": "likelihoods.BetaBinomial(trials=10), with the number of trials of each row",
     "ordinal": "likelihoods.Ordinal(thresholds=[-1.0, 0.0, 1.0]), with one threshold between every two levels",
     "softmax": _CLASSES,
     "categorical": _CLASSES,

@@ -54,6 +54,14 @@ def about(summary):
     return [each.about for each in summary.warnings]
 
 
+@pytest.mark.parametrize(("phi", "warned"), [(1.0 - 1e-7, True), (1e-6, True), (0.9, False)])
+def test_a_share_at_an_end_of_its_range_is_told(phi, warned):
+    kernel = ng.kernels.Graph([(0, 1), (1, 2), (2, 3)], phi=phi)
+    areas = ng.infer(ng.Model(ng.GP(kernel), likelihoods.Gaussian(0.1)), np.arange(4), [0.1, 0.3, 0.2, 0.5])
+    assert [each.about for each in fitted(areas).summary(checks=False).warnings] == ["kernel.phi"] * warned
+    assert areas.summary(checks=False).warnings == []
+
+
 def test_a_good_result_has_its_facts_and_no_warnings(result):
     summary = result.summary()
     facts = summary.as_dict()

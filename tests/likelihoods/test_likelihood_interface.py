@@ -27,6 +27,7 @@ def strict_double():
         (lk.Poisson(), 2.5),
         (lk.NegativeBinomial(), -1.0),
         (lk.Binomial(5), 0.5),
+        (lk.BetaBinomial(5), 0.5),
         (lk.Bernoulli(), 2.0),
     ],
     ids=lambda value: type(value).__name__,
@@ -38,13 +39,14 @@ def test_values_outside_the_support_are_named(likelihood, bad):
         likelihood.check_support(np.array([[fine], [np.nan], [bad]]))
 
 
-def test_more_successes_than_trials_are_named():
-    likelihood = lk.Binomial([3, 5, 4])
+@pytest.mark.parametrize("kind", [lk.Binomial, lk.BetaBinomial])
+def test_more_successes_than_trials_are_named(kind):
+    likelihood = kind([3, 5, 4])
     likelihood.check_support(np.array([[3.0], [np.nan], [0.0]]))
     with pytest.raises(ValueError, match="row 2 is 5, with 4 trials"):
         likelihood.check_support(np.array([[3.0], [5.0], [5.0]]))
     with pytest.raises(ValueError, match="row 1 is 9, with 8 trials"):
-        lk.Binomial(8).check_support(np.array([[3.0], [9.0]]))
+        kind(8).check_support(np.array([[3.0], [9.0]]))
     with pytest.raises(ValueError, match="trials has 3 rows, but y has 2"):
         likelihood.check_support(np.array([[3.0], [1.0]]))
 
@@ -53,8 +55,9 @@ def test_more_successes_than_trials_are_named():
     ("build", "message"),
     [
         (lambda: lk.Gaussian(0.0), "variance must be greater than 0, got 0.0"),
-        (lambda: lk.Gaussian([1.0, 2.0]), "variance must be a single number"),
-        (lambda: lk.Gaussian("wide"), "variance must be a number, got 'wide'"),
+        (lambda: lk.Gaussian([[1.0, 2.0]]), "variance must be an array with at most 1 dimension"),
+        (lambda: lk.Gaussian([1.0, 0.0]), "variance must be greater than 0"),
+        (lambda: lk.Gaussian("wide"), "variance must be a number or an array of numbers, got 'wide'"),
         (lambda: lk.StudentT(df=-1.0), "df must be greater than 0"),
         (lambda: lk.StudentT(scale=np.nan), "scale must be finite"),
         (lambda: lk.Gamma(shape=0.0), "shape must be greater than 0"),
@@ -69,6 +72,8 @@ def test_more_successes_than_trials_are_named():
         (lambda: lk.NegativeBinomial(dispersion=0.0), "dispersion must be greater than 0"),
         (lambda: lk.Binomial(trials=[3, 2.5]), "trials must be positive integers"),
         (lambda: lk.Binomial(trials=0), "trials must be greater than 0"),
+        (lambda: lk.BetaBinomial(trials=[3, 2.5]), "trials must be positive integers"),
+        (lambda: lk.BetaBinomial(3, concentration=0.0), "concentration must be greater than 0"),
         (lambda: lk.Bernoulli(lapse=0.5), "lapse must be at least 0 and less than 0.5, got 0.5"),
         (lambda: lk.Bernoulli(lapse=-0.1), "lapse must be at least 0 and less than 0.5, got -0.1"),
     ],
@@ -132,10 +137,14 @@ def test_missing_moments_are_named():
             lambda n: lk.NegativeBinomial(exposure=[1.0, 2.0, 5.0][n]),
         ),
         (lk.Binomial(trials=[4, 6, 9]), lambda n: lk.Binomial(trials=[4, 6, 9][n])),
+        (lk.BetaBinomial(trials=[4, 6, 9]), lambda n: lk.BetaBinomial(trials=[4, 6, 9][n])),
+        (lk.Gaussian([0.1, 2.0, 0.7]), lambda n: lk.Gaussian([0.1, 2.0, 0.7][n])),
+        (lk.StudentT(scale=[0.1, 2.0, 0.7]), lambda n: lk.StudentT(scale=[0.1, 2.0, 0.7][n])),
+        (lk.LogNormal([0.1, 2.0, 0.7]), lambda n: lk.LogNormal([0.1, 2.0, 0.7][n])),
     ],
 )
 def test_row_parameters_reach_their_rows(per_row, one_row):
-    y, f = jnp.array([[0.0], [3.0], [4.0]]), jnp.array([[-0.3], [0.1], [1.2]])
+    y, f = jnp.array([[1.0], [3.0], [4.0]]), jnp.array([[-0.3], [0.1], [1.2]])
     axes = base.row_axes(per_row)
     together = jax.jit(jax.vmap(base.row_log_prob, in_axes=(axes, 0, 0)))(per_row, y, f)
     covariances = jax.vmap(base.row_covariance, in_axes=(axes, 0))(per_row, f)
@@ -152,6 +161,8 @@ def test_row_parameters_for_other_rows_are_checked():
     assert base.rows_given(moved) == {"exposure": 2}
     with pytest.raises(ValueError, match="exposure must be greater than 0"):
         base.with_row_parameters(lk.Poisson(), exposure=-1.0)
+    with pytest.raises(ValueError, match="variance must be greater than 0"):
+        base.with_row_parameters(lk.Gaussian(), variance=[1.0, -1.0])
     with pytest.raises(ValueError, match="trials must be positive integers"):
         base.with_row_parameters(lk.Binomial(3), trials=1.5)
     with pytest.raises(ValueError, match="trials is not a row parameter of Poisson"):

@@ -55,6 +55,8 @@ def with_derivatives(function, order=2):
         (lk.Bernoulli(), [0.0, 1.0, 1.0]),
         (lk.Bernoulli("logit"), [0.0, 1.0, 1.0]),
         (lk.Bernoulli(lapse=0.01), [0.0, 1.0, 1.0]),
+        (lk.BetaBinomial(30, 2.0), [0.0, 11.0, 30.0]),
+        (lk.BetaBinomial(30, 1e8, "probit"), [0.0, 11.0, 30.0]),
     ],
 )
 def test_finite_value_gradient_and_hessian(likelihood, values):

@@ -13,6 +13,7 @@ import scipy.special
 import scipy.stats as st
 
 from newtongp import likelihoods as lk
+from newtongp.likelihoods import host
 
 
 @pytest.fixture(autouse=True)
@@ -85,6 +86,16 @@ CASES = {
         lambda f: st.binom(40, probit(f, 0.1)),
         COUNTS,
     ),
+    "beta-binomial-logit": (
+        lk.BetaBinomial(40, 3.0),
+        lambda f: st.betabinom(40, 3.0 * logit(f), 3.0 * logit(-f)),
+        COUNTS,
+    ),
+    "beta-binomial-probit-lapse": (
+        lk.BetaBinomial(40, 0.3, "probit", lapse=0.1),
+        lambda f: st.betabinom(40, 0.3 * probit(f, 0.1), 0.3 * probit(-f, 0.1)),
+        COUNTS,
+    ),
     "bernoulli-probit": (lk.Bernoulli(), lambda f: st.bernoulli(probit(f)), CLASSES),
     "bernoulli-logit-lapse": (
         lk.Bernoulli("logit", 0.02),
@@ -155,7 +166,13 @@ def cdfs(likelihood, y, f):
 @pytest.mark.cases(quick=["binomial-logit-40"], others="thorough")
 @pytest.mark.parametrize(
     ("name", "last"),
-    [("poisson-exp", 400), ("negative-binomial-exp", 400), ("binomial-logit", 40), ("bernoulli-probit", 1)],
+    [
+        ("poisson-exp", 400),
+        ("negative-binomial-exp", 400),
+        ("binomial-logit", 40),
+        ("beta-binomial-logit", 40),
+        ("bernoulli-probit", 1),
+    ],
 )
 def test_discrete_probabilities_sum_to_one(name, last):
     y = np.arange(401.0)
@@ -218,6 +235,21 @@ def edgeworth_cdf(counts, y):
 def test_gamma_cdf_of_large_shapes(shape):
     y = shape + np.linspace(-3.0, 3.0, 25) * np.sqrt(shape)
     np.testing.assert_allclose(cdfs(lk.Gamma(shape), y, 0.0), scipy.special.gammainc(shape, y), atol=1e-8)
+
+
+def test_beta_binomial_tends_to_binomial():
+    y = np.arange(25.0)
+    limit, binomial = lk.BetaBinomial(24, 1e13), lk.Binomial(24)
+    np.testing.assert_allclose(log_probs(limit, y, 0.4), log_probs(binomial, y, 0.4), rtol=1e-11)
+    np.testing.assert_allclose(cdfs(limit, y, 0.4), cdfs(binomial, y, 0.4), rtol=1e-10)
+
+
+@pytest.mark.parametrize(("trials", "concentration"), [(40, 3.0), (40, 0.05), (1, 2.0), (3000, 500.0)])
+def test_beta_binomial_distribution_on_the_host(trials, concentration):
+    y, f = (grid.ravel() for grid in np.meshgrid(np.append(-1.0, np.linspace(0.0, trials, 24).round()), LATENTS))
+    found = host.distribution(lk.BetaBinomial(trials, concentration), y + 0.5, f[None])
+    reference = st.betabinom(trials, concentration * logit(f), concentration * logit(-f))
+    np.testing.assert_allclose(found, reference.cdf(y), rtol=1e-11, atol=1e-12)
 
 
 def test_negative_binomial_tends_to_poisson():

@@ -70,7 +70,7 @@ def test_a_product_rule_that_would_not_fit_says_what_to_use():
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 6])
 def test_spherical_rules_are_exact_up_to_degree_five_with_positive_weights(dimension):
-    for rule in (ng.cubature.Spherical(2), ng.cubature.Spherical(3, copies=2)):
+    for rule in (ng.cubature.SphericalRule(2), ng.cubature.SphericalRule(3, copies=2)):
         check_exactness(rule, dimension, 5)
         assert np.all(rule.rule(dimension)[1] > 0.0)
 
@@ -86,4 +86,4 @@ def test_orthogonal_arrays_have_all_signs_of_five_coordinates_equally_often(dime
 
 def test_spherical_rules_that_would_not_fit_say_what_to_use():
     with pytest.raises(ValueError, match="QuasiRandom"):
-        ng.cubature.Spherical(50, copies=1000).rule(9)
+        ng.cubature.SphericalRule(50, copies=1000).rule(9)

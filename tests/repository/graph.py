@@ -28,7 +28,7 @@ MAY_IMPORT = {
         "_runtime validation numerics parameters kernels means likelihoods priors methods model inputs results"
     ),
     "prediction": "_runtime validation numerics likelihoods priors methods model inputs results",
-    "storage": "_runtime validation numerics means likelihoods priors methods model inputs results inference",
+    "storage": "_runtime validation numerics kernels means likelihoods priors methods model inputs results inference",
     "fitting": (
         "_runtime validation numerics parameters kernels means likelihoods priors methods model inputs results "
         "inference storage"

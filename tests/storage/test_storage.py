@@ -227,6 +227,7 @@ METHODS = [
 ]
 LIKELIHOODS = {name: getattr(ng.likelihoods, name) for name in ng.likelihoods.__all__}
 ARGUMENTS = {
+    "BetaBinomial": ([3, 4, 5],),
     "Binomial": ([3, 4, 5],),
     "Ordinal": ([-1.0, 0.5, 2.0],),
     "Softmax": (4,),
@@ -241,6 +242,13 @@ MODELS = [
     ng.likelihoods.Chained(ng.likelihoods.NegativeBinomial(exposure=[1.0, 2.0]), dispersion="softplus"),
     *(getattr(K, name)() for name in ("RBF", "Matern12", "Matern72", "RationalQuadratic", "Periodic", "Cosine")),
     *(getattr(K, name)() for name in ("Constant", "Linear", "White", "Brownian", "IntegratedBrownian")),
+    *(getattr(K, name)() for name in ("Category", "Spherical")),
+    *(K.Graph([(0, 1), (1, 2), (2, 3), (3, 0)], kind, nodes=5) for kind in ("icar", "bym2", "leroux")),
+    K.Chordal(K.Matern52()) + K.GreatCircle(K.Spherical(20.0)),
+    ng.likelihoods.Gaussian([0.1, 0.2]),
+    K.Graph([(0, 1), (1, 2)]).phi_prior(),
+    ng.parameters.PCVariance(1.0, 0.01),
+    ng.parameters.PCStandardDeviation(1.0, 0.01),
     (3.0 * K.RBF([1.0, 2.0], order=4).on(2, 0) + K.Linear() * K.Cosine().on(1)).on(0, 1, 2),
     ng.means.Independent([ng.means.Linear([1.0, 2.0]) + 1.0, None, 3.0]),
     *(ng.MarkovGP(K.Matern32(), unit=unit, pieces=2) for unit in (None, "D", np.timedelta64(90, "m"))),

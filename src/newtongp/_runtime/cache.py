@@ -1,4 +1,4 @@
-"""Compiled programs on disk, so that later processes need not compile them again."""
+"""Traced and compiled programs on disk, so that later processes need not trace and compile them again."""
 
 import os
 from pathlib import Path
@@ -7,16 +7,18 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from . import traces
+
 _LARGEST = 2**30
 
 
 def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
-    """Keep compiled programs in a folder, and load them from there in later processes. Returns the folder.
+    """Keep traced and compiled programs in a folder, and load them from there in later processes. Returns the folder.
 
-    By default it is `newtongp` in the user's cache folder. This is JAX's own persistent cache, which belongs to the
-    process: it then serves all programs that JAX compiles, not only those of newtongp. If it is larger than
-    `max_bytes`, the programs that have not been used for the longest time are removed. Several processes may share it.
-    Programs from a cache are run without checks, so the folder must not be writable for anyone you do not trust.
+    By default it is `newtongp` in the user's cache folder. Compiled programs are in JAX's own persistent cache, which
+    belongs to the process: it then serves all programs that JAX compiles, not only those of newtongp. If it is larger
+    than `max_bytes`, the programs that have not been used for the longest time are removed. Several processes may share
+    it. Programs from a cache are run without checks, so the folder must not be writable for anyone you do not trust.
     """
     import platformdirs
 
@@ -47,4 +49,5 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
         jax.config.update(name, value)
     # JAX opens its cache once, and would go on with the folder of an earlier call.
     compilation_cache.reset_cache()
+    traces.keep_traces(path / "traces", max_bytes // 8)
     return path

@@ -23,6 +23,7 @@ import jax
 import jax.core
 import numpy as np
 
+from . import traces
 from .threads import one_blas_thread
 
 Effort = Literal["low", "medium", "full"]
@@ -38,6 +39,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 _SMALL_ARGUMENTS, _LITTLE_WORK = 2**18, 2**17
 """The number of array elements up to which a program that runs once, or iterates, is compiled with low effort."""
+_ZERO = np.float32(0.0)
 _ONE_THREAD = 2**23
 """The number of array elements up to which linear algebra runs on one thread: matrices of about 1000 rows."""
 
@@ -55,8 +57,10 @@ def compiled(
 
     @functools.cache
     def jitted(effort: Effort | None) -> Any:
-        options = _OPTIONS[effort] if effort is not None and options_work(effort) else None
+        options = None if effort is None else _options(effort)
         return jax.jit(function, static_argnums=static_argnums, donate_argnums=donate_argnums, compiler_options=options)
+
+    traced = traces.Traced(function, static_argnums, donate_argnums)
 
     @functools.wraps(function)
     def call(*args: Any, work: float | None = None, full: bool = False) -> Any:
@@ -66,18 +70,22 @@ def compiled(
         size = sum(np.size(leaf) for leaf in leaves)
         little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
         elements = size if work is None else work
-        run = jitted(_forced() or ("low" if little else "full" if full else "medium"))
-        with _at_once(), blas_threads_for(elements):
-            answer = run(*args)
+        kept = traces.are_kept()
+        # What is compiled once for all processes is worth more than low effort.
+        effort = _forced() or ("low" if little and not kept else "full" if full else "medium")
+        with at_once(), blas_threads_for(elements):
+            answer = traced(args, _options(effort)) if kept else None
+            if answer is None:
+                answer = jitted(effort)(*args)
             return answer if elements > _ONE_THREAD else wait_for(answer)
 
     return call
 
 
-def _at_once() -> contextlib.AbstractContextManager[Any]:
+def at_once() -> contextlib.AbstractContextManager[Any]:
     """A context in which concrete arguments are computed with at once, even while a function around this is traced."""
     # Elsewhere it would compile every constant in a program by itself.
-    is_traced = isinstance(jax.lax.full((), 0.0), jax.core.Tracer)
+    is_traced = isinstance(jax.device_put(_ZERO), jax.core.Tracer)
     return jax.ensure_compile_time_eval() if is_traced else contextlib.nullcontext()
 
 
@@ -105,6 +113,10 @@ def _forced() -> Effort | None:
     return level  # pyright: ignore[reportReturnType]
 
 
+def _options(effort: Effort) -> dict[str, Any] | None:
+    return _OPTIONS[effort] if options_work(effort) else None
+
+
 def options_work(effort: Effort) -> bool:
     """Whether the compiler accepts the options of this level here."""
     return jax.default_backend() == "cpu" and _try_options(effort)
@@ -113,7 +125,7 @@ def options_work(effort: Effort) -> bool:
 @functools.cache
 def _try_options(effort: Effort) -> bool:
     try:
-        with jax.ensure_compile_time_eval():
+        with at_once():
             answer = jax.jit(lambda x: x + 1.0, compiler_options=_OPTIONS[effort])(np.float32(1.0))
             return float(answer) == 2.0
     # Compilers report unknown options in different ways, so any error means that the options cannot be used.

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
-from scipy.stats import kstest
 
 from .._runtime.double import in_double
 from ..inputs.data import Data, read_data
@@ -70,6 +69,8 @@ class Calibration:
     @property
     def p_value(self) -> float:
         """The p-value of the Kolmogorov–Smirnov test of `pit` against the uniform distribution."""
+        from scipy.stats import kstest  # takes half a second to import
+
         self._require_rows()
         return float(kstest(self.pit[np.isfinite(self.pit)], "uniform").pvalue)
 

@@ -15,6 +15,7 @@ from ..likelihoods.base import over_rows
 from ..methods.curvature import QuasiNewton
 from ..methods.rule import Method, evaluate, propose
 from ..methods.safeguard import Heuristic
+from ..parameters.constraints import Between
 from ..parameters.names import Parameter, hyperparameters
 from ..parameters.priors import Plausible
 from ..prediction.predict import left_out
@@ -87,8 +88,29 @@ def _warn_of_parameters(result: Result) -> Iterator[Finding]:
         prior = priors.get(parameter.name)
         if problem is None and isinstance(prior, Plausible):
             problem = _plausibility_problem(parameter, prior, parameter.name in getattr(result, "undetermined", []))
+        if problem is None and parameter.name in getattr(result, "learned", {}):
+            problem = _end_problem(parameter)
         if problem is not None:
             yield Finding(parameter.name, problem)
+
+
+_AT_END = 1e-4
+"""The share of its range by which a learned value must differ from both ends."""
+
+
+def _end_problem(parameter: Parameter) -> str | None:
+    if not isinstance(parameter.constraint, Between):
+        return None
+    lower, upper = parameter.constraint.lower, parameter.constraint.upper
+    gap = _AT_END * (upper - lower)
+    for end in (lower, upper):
+        if np.any(np.abs(parameter.value - end) < gap):
+            return (
+                f"{parameter.name} ended at {number(end)}, an end of its range: the data favour the simpler model that "
+                "this limit is, or determine the value poorly, and its standard error means little. Give it a prior "
+                "in Free(prior=...), or use the simpler model."
+            )
+    return None
 
 
 def range_words(prior: Plausible) -> str:

@@ -16,13 +16,14 @@ from ..likelihoods.base import (
     Likelihood,
     at_rows,
     in_size_class,
+    one_row,
     over_rows,
-    row_expected_log_prob,
     row_log_expected_power,
 )
+from ..methods.expectation import has_closed_form
 from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at
 from ..methods.rule import Method, evaluate, propose, residual
-from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, Spherical, Unscented
+from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, SphericalRule, Unscented
 from ..numerics.gaussian import Gaussian, add_covariance, cavity
 from ..results.result import Result
 
@@ -122,19 +123,27 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
     if rows.size == 0:
         return NotEstimated(None)
     checked = Rows.of(result, rows)
-    energies = np.asarray(checked.map(functools.partial(_energy_errors, method.cubature, finer, power)))
+    means = precisions = None
+    if method.cubature is None and _is_closed(checked.likelihood, power):
+        energies = np.zeros(rows.size)
+    elif count == 1 and method.is_stationary and method.safeguard is None and method.target.name in ("vi", "power_ep"):
+        errors = checked.map(functools.partial(_update_errors, method, finer))
+        energies, means, precisions = (np.asarray(part) for part in errors)
+    else:
+        energies = np.asarray(checked.map(functools.partial(_energy_errors, method.cubature, finer, power)))
     energies = np.where(np.isfinite(energies), energies, 0.0)
     energy = float(np.sum(energies)) * float(np.sum(result.data.observed)) / rows.size
-    means = precisions = None
-    if (
-        count == 1
-        and np.any(energies)
-        and method.is_stationary
-        and method.safeguard is None
-        and method.target.name in ("vi", "power_ep")
-    ):
-        means, precisions = (np.asarray(part) for part in checked.map(functools.partial(_moves, method, finer)))
     return QuadratureError(rule, finer, rows, energies, energy, means, precisions)
+
+
+@in_double
+def _is_closed(likelihood: Likelihood, power: float | None) -> bool:
+    """Whether the likelihood knows its share of the energy without nodes: the VFE's, or power EP's."""
+    if power is None:
+        return has_closed_form(likelihood)
+    one = one_row(likelihood, 0)
+    y, mean, covariance = np.zeros(one.num_outputs), np.zeros(one.num_latents), np.eye(one.num_latents)
+    return jax.eval_shape(lambda: row_log_expected_power(one, y, mean, covariance, power)) is not None
 
 
 @in_double
@@ -154,7 +163,7 @@ def _rule_of(likelihood: Likelihood, cubature: Cubature | None, power: float | N
 
 def _finer(rule: Cubature, count: int) -> Cubature | None:
     """A finer rule for this number of latents, if there is one."""
-    if isinstance(rule, (QuasiRandom, Spherical)) and 4 * rule.rule(count)[1].size <= _MANY_POINTS:
+    if isinstance(rule, (QuasiRandom, SphericalRule)) and 4 * rule.rule(count)[1].size <= _MANY_POINTS:
         return QuasiRandom(_MANY_POINTS)
     if count == 1 and not isinstance(rule, PointRule):
         return Adaptive(max(_FINEST, 4 * rule.count) if isinstance(rule, Adaptive) else _FINEST)
@@ -178,14 +187,8 @@ def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | No
     """The error of every row's contribution to the energy: the VFE, or the power EP energy."""
 
     def row(likelihood, y, observed, marginal, site, residual_covariance):
-        if power is None:
-            around = add_covariance(marginal, residual_covariance)
-            closed = row_expected_log_prob(likelihood, y, around.mean, around.covariance)
-        else:
-            around = add_covariance(cavity(marginal, site, power).gaussian, residual_covariance)
-            closed = row_log_expected_power(likelihood, y, around.mean, around.covariance, power)
-        if cubature is None and closed is not None:
-            return jnp.zeros(())
+        around = marginal if power is None else cavity(marginal, site, power).gaussian
+        around = add_covariance(around, residual_covariance)
         ours = place_nodes(likelihood, around, cubature, power is not None, y=y, power=power or 1.0)
         if isinstance(finer, Adaptive):
             other = place_nodes(likelihood, around, finer, power is not None, y=y, power=power or 1.0)
@@ -215,18 +218,21 @@ def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power
 
 @in_double
 @functools.partial(compiled, static_argnums=1)
-def _moves(method: Method, finer: Cubature, rows: Rows) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
-    """The changes of every row's mean and site precision by its own update with the finer rule."""
+def _update_errors(
+    method: Method, finer: Cubature, rows: Rows
+) -> tuple[Float[Array, " N"], Float[Array, " N"], Float[Array, " N"]]:
+    """`_energy_errors`, and how far every row's own update with the finer rule moves its mean and site precision."""
     by_finer = Method(method.target, method.curvature, None, finer)
     count = rows.likelihood.num_latents
 
     def row(likelihood, y, observed, marginal, site, residual_covariance):
         def proposal(method):
-            expansion, _ = evaluate(method, likelihood, y, observed, marginal, site, residual_covariance)
-            return propose(method, expansion, observed, site, None, jnp.zeros(()))[0]
+            expansion, numbers = evaluate(method, likelihood, y, observed, marginal, site, residual_covariance)
+            return propose(method, expansion, observed, site, None, jnp.zeros(()))[0], numbers.energy
 
+        (ours, energy), (other, finer_energy) = proposal(method), proposal(by_finer)
         # Relative to the method's own proposal: the rest of the residual is not quadrature error.
-        gap = residual(marginal, proposal(method), proposal(by_finer))
-        return jnp.max(jnp.abs(gap[:count])), jnp.max(jnp.abs(gap[count:]))
+        gap = residual(marginal, ours, other)
+        return energy - finer_energy, jnp.max(jnp.abs(gap[:count])), jnp.max(jnp.abs(gap[count:]))
 
     return over_rows(row, rows.likelihood, tuple(rows[1:]))

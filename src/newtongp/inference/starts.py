@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._runtime.compilation import compiled
-from ..likelihoods.base import Likelihood, over_rows, row_axes, row_log_prob
+from ..likelihoods.base import Likelihood, one_row, over_rows, row_axes, row_log_prob
 from ..methods.presets import PosteriorLinearisation
 from ..methods.rule import Method, expansion_around, propose
 from ..numerics import kalman
@@ -230,9 +230,7 @@ def _finite(problem: Problem, mean: Any, scale: Any, shifts: Any) -> Any:
 
 def _log_density(problem: Problem, row: int, f: np.ndarray) -> Any:
     """log p(y | f) of one row."""
-    own = jax.tree.map(
-        lambda leaf, axis: leaf if axis is None else leaf[row], problem.likelihood, row_axes(problem.likelihood)
-    )
+    own = one_row(problem.likelihood, row)
     return row_log_prob(own, problem.y[row], jnp.asarray(f))
 
 

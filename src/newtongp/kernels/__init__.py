@@ -14,12 +14,24 @@ from .stationary import RBF, Matern12, Matern32, Matern52, Matern72, RationalQua
 
 if TYPE_CHECKING:
     from .brownian import Brownian, IntegratedBrownian
+    from .category import Category
+    from .globe import Chordal, GreatCircle
+    from .graph import Graph
     from .periodic import Cosine, Periodic
     from .simple import Linear, White
+    from .spherical import Spherical
 
 __getattr__, __dir__ = on_demand(
     __name__,
-    {"brownian": "Brownian IntegratedBrownian", "periodic": "Cosine Periodic", "simple": "Linear White"},
+    {
+        "brownian": "Brownian IntegratedBrownian",
+        "category": "Category",
+        "globe": "Chordal GreatCircle",
+        "graph": "Graph",
+        "periodic": "Cosine Periodic",
+        "simple": "Linear White",
+        "spherical": "Spherical",
+    },
 )
 
 __all__ = [
@@ -27,8 +39,12 @@ __all__ = [
     "Active",
     "Block",
     "Brownian",
+    "Category",
+    "Chordal",
     "Constant",
     "Cosine",
+    "Graph",
+    "GreatCircle",
     "Independent",
     "IntegratedBrownian",
     "Kernel",
@@ -42,6 +58,7 @@ __all__ = [
     "Product",
     "RationalQuadratic",
     "Scaled",
+    "Spherical",
     "Stationary",
     "Sum",
     "White",

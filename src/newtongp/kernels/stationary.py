@@ -183,7 +183,7 @@ class RationalQuadratic(Stationary):
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _matern(order: int, squared: Float[Array, ""]) -> Float[Array, ""]:
     """The Matern correlation with nu = order + 1/2, as a function of s²."""
-    s = _safe_sqrt(squared)
+    s = safe_sqrt(squared)
     coefficients = _MATERN_POLYNOMIALS[order]
     polynomial = jnp.full_like(s, coefficients[-1])
     for coefficient in coefficients[-2::-1]:
@@ -197,11 +197,12 @@ def _matern_derivative(order, primals, tangents):
     # right at s = 0, where differentiating through the root would give 0 from the second derivative on.
     (squared,), (tangent,) = primals, tangents
     if order == 0:
-        return jax.jvp(lambda value: jnp.exp(-_safe_sqrt(value)), primals, tangents)
+        return jax.jvp(lambda value: jnp.exp(-safe_sqrt(value)), primals, tangents)
     return _matern(order, squared), -_matern(order - 1, squared) / (4 * order - 2) * tangent
 
 
-def _safe_sqrt(squared):
+def safe_sqrt(squared):
+    """The square root, with derivative 0 at 0."""
     # Both branches of `where` are differentiated, so the root must not be evaluated at zero either.
     positive = squared > 0.0
     return jnp.where(positive, jnp.sqrt(jnp.where(positive, squared, 1.0)), 0.0)

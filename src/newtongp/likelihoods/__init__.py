@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from .categorical import Bernoulli, Ordinal, Softmax
     from .chained import Chained, HeteroscedasticStudentT, ZeroInflated
     from .continuous import Beta, Exponential, Gamma, Gaussian, LogNormal, StudentT
-    from .counts import Binomial, NegativeBinomial, Poisson
+    from .counts import BetaBinomial, Binomial, NegativeBinomial, Poisson
     from .multilatent import (
         AmplitudeDemodulation,
         HeteroscedasticGaussian,
@@ -25,7 +25,7 @@ __getattr__, __dir__ = on_demand(
         "categorical": "Bernoulli Ordinal Softmax",
         "chained": "Chained HeteroscedasticStudentT ZeroInflated",
         "continuous": "Beta Exponential Gamma Gaussian LogNormal StudentT",
-        "counts": "Binomial NegativeBinomial Poisson",
+        "counts": "BetaBinomial Binomial NegativeBinomial Poisson",
         "multilatent": "AmplitudeDemodulation HeteroscedasticGaussian LinearCoregionalisation MultivariateGaussian "
         "Product RegressionNetwork",
     },
@@ -35,6 +35,7 @@ __all__ = [
     "AmplitudeDemodulation",
     "Bernoulli",
     "Beta",
+    "BetaBinomial",
     "Binomial",
     "Chained",
     "Exponential",

@@ -44,7 +44,10 @@ class Likelihood(eqx.Module):
     log_concave: ClassVar[Any] = False
     """True if log p(y | f) is concave in f for every y, so that site precisions are PSD."""
     row_parameters: ClassVar[tuple[str, ...]] = ()
-    """Fields that may be given one value per row (an exposure, a number of trials)."""
+    """Fields that may be given one value per row: an exposure, a number of trials, a known variance.
+
+    One that is declared with `newtongp.learned` is a hyperparameter where it is a single number.
+    """
     linear_latents: ClassVar[Any] = ()
     """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
     log_prob_degree: ClassVar[int | None] = None
@@ -251,6 +254,11 @@ def row_axes(likelihood: Likelihood) -> Any:
         if np.ndim(likelihood.row_parameter(name)) > 0:
             axes = eqx.tree_at(lambda a, n=name: a.row_parameter(n), axes, 0, is_leaf=lambda leaf: leaf is None)
     return axes
+
+
+def one_row(likelihood: Likelihood, row: Any) -> Likelihood:
+    """The likelihood of one row, with its own exposure, trials, ..."""
+    return jax.tree.map(lambda leaf, axis: leaf if axis is None else leaf[row], likelihood, row_axes(likelihood))
 
 
 def rows_given(likelihood: Likelihood) -> dict[str, int]:

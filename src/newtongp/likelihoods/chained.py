@@ -23,10 +23,6 @@ class _Wrapper(Likelihood):
     base: eqx.AbstractVar[Likelihood]
 
     @property
-    def row_parameters(self) -> tuple[str, ...]:
-        return self.base.row_parameters
-
-    @property
     def support(self) -> supports.Support:
         return self.base.support
 
@@ -76,7 +72,7 @@ class Chained(_Wrapper):
         if not parameters:
             raise ValueError(f'name at least one parameter and its link, as in scale="softplus": {listed}')
         for name, link in parameters.items():
-            if name in base.row_parameters:
+            if name in base.row_parameters and name not in known:
                 raise ValueError(f"{name} is given per row with the data, and cannot be a latent: {listed}")
             if name not in known:
                 raise ValueError(f"{name} is not a parameter that can be a latent: {listed}")
@@ -86,6 +82,11 @@ class Chained(_Wrapper):
             _check_link(base, name, link)
         # The replaced parameters are no longer learned.
         self.base = eqx.tree_at(self._places, base, [None] * len(self.names))
+
+    @property
+    def row_parameters(self) -> tuple[str, ...]:
+        """Those of the wrapped likelihood that are not latents."""
+        return tuple(name for name in self.base.row_parameters if name not in self.names)
 
     @property
     def num_latents(self) -> int:
@@ -190,6 +191,10 @@ class ZeroInflated(_Wrapper):
         self.probability = parameter(probability, "probability", lower=0.0, upper=1.0)
 
     @property
+    def row_parameters(self) -> tuple[str, ...]:
+        return self.base.row_parameters
+
+    @property
     def num_latents(self) -> int:
         return self.base.num_latents
 
@@ -243,9 +248,10 @@ def _value(link: str, latent: Any) -> Any:
 
 
 def _scalar_parameters(base: Likelihood) -> list[str]:
-    """The names of the fields that are one number, in the order of their declaration."""
-    fields = [field.name for field in dataclasses.fields(base) if not field.metadata.get("static", False)]
-    return [name for name in fields if name not in base.row_parameters and _is_number(getattr(base, name))]
+    """The names of the fields that are one number and not data, in the order of their declaration."""
+    fields = [field for field in dataclasses.fields(base) if not field.metadata.get("static", False)]
+    data = [field.name for field in fields if field.name in base.row_parameters and "constraint" not in field.metadata]
+    return [field.name for field in fields if field.name not in data and _is_number(getattr(base, field.name))]
 
 
 def _is_number(value: Any) -> bool:
@@ -256,7 +262,7 @@ def _check_link(base: Likelihood, name: str, link: str) -> None:
     """Raise ValueError if the link leaves the parameter's range, which shows as NaN in log densities."""
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(base)):
         return
-    rows = {row: np.ravel(getattr(base, row))[0] for row in base.row_parameters}
+    rows = {row: np.ravel(getattr(base, row))[0] for row in base.row_parameters if np.ndim(getattr(base, row)) > 0}
     for row, value in rows.items():
         base = eqx.tree_at(lambda inside, n=row: getattr(inside, n), base, value)
     y = np.full((base.num_outputs,), base.support.example)

@@ -32,9 +32,16 @@ def _smallest_positive():
     return jnp.finfo(jnp.result_type(float)).tiny
 
 
+def _positive_rows(value, name: str):
+    return parameter(value, name, lower=0.0, max_ndim=1)
+
+
 @final
 class Gaussian(Likelihood):
     """Real outputs with normal noise: p(y | f) = N(y | f, variance).
+
+    `variance` is one number, which `fit` learns, or one known variance per row (squared standard errors), which it does
+    not.
 
     >>> float(Gaussian(variance=0.25).covariance(1.0))
     0.25
@@ -44,11 +51,16 @@ class Gaussian(Likelihood):
     log_concave: ClassVar[bool] = True
     gaussian_form: ClassVar[bool] = True
     linear_latents: ClassVar[tuple[int, ...]] = (0,)
+    row_parameters: ClassVar[tuple[str, ...]] = ("variance",)
     variance: jax.Array | np.ndarray = learned(Positive(), unit="y2")
 
     def __init__(self, variance=1.0):
-        """`variance` > 0 is the variance of the noise."""
-        self.variance = parameter(variance, "variance", lower=0.0)
+        """`variance` > 0 is the variance of the noise: a number, or one per row."""
+        self.variance = _positive_rows(variance, "variance")
+
+    def check_row_parameter(self, name, value):
+        """Variances must be positive."""
+        return _positive_rows(value, name)
 
     def log_prob(self, y, f):
         """log N(y | f, variance)."""
@@ -83,20 +95,26 @@ class Gaussian(Likelihood):
 class StudentT(Likelihood):
     """Real outputs with outliers: (y - f) / scale has Student's t distribution with `df` degrees of freedom.
 
-    The variance of y is scale^2 df / (df - 2), which needs df > 2.
+    The variance of y is scale^2 df / (df - 2), which needs df > 2. `scale` is one number, which `fit` learns, or one
+    known scale per row, which it does not.
 
     >>> float(StudentT(df=4.0, scale=3.0).covariance(0.0))
     18.0
     """
 
     support: ClassVar[supports.Support] = supports.real
+    row_parameters: ClassVar[tuple[str, ...]] = ("scale",)
     df: jax.Array | np.ndarray = learned(Positive())
     scale: jax.Array | np.ndarray = learned(Positive(), unit="y")
 
     def __init__(self, df=4.0, scale=1.0):
-        """`df` > 0; `scale` > 0 is in the units of y, not squared."""
+        """`df` > 0; `scale` > 0 is in the units of y, not squared: a number, or one per row."""
         self.df = parameter(df, "df", lower=0.0)
-        self.scale = parameter(scale, "scale", lower=0.0)
+        self.scale = _positive_rows(scale, "scale")
+
+    def check_row_parameter(self, name, value):
+        """Scales must be positive."""
+        return _positive_rows(value, name)
 
     def moments_problem(self):
         """A message if df <= 2, where the variance is infinite, or None."""
@@ -299,17 +317,24 @@ class Beta(Likelihood):
 class LogNormal(Likelihood):
     """Positive outputs with relative noise: log y ~ N(f, scale^2).
 
+    `scale` is one number, which `fit` learns, or one known scale per row, which it does not.
+
     >>> float(LogNormal(scale=2.0).cdf(1.0, 0.0))
     0.5
     """
 
     support: ClassVar[supports.Support] = supports.positive
     log_concave: ClassVar[bool] = True
+    row_parameters: ClassVar[tuple[str, ...]] = ("scale",)
     scale: jax.Array | np.ndarray = learned(Positive())
 
     def __init__(self, scale=1.0):
-        """`scale` > 0 is the standard deviation of log y."""
-        self.scale = parameter(scale, "scale", lower=0.0)
+        """`scale` > 0 is the standard deviation of log y: a number, or one per row."""
+        self.scale = _positive_rows(scale, "scale")
+
+    def check_row_parameter(self, name, value):
+        """Scales must be positive."""
+        return _positive_rows(value, name)
 
     def log_prob(self, y, f):
         """log N(log y | f, scale^2) - log y."""

@@ -156,6 +156,24 @@ class NegativeBinomial(Likelihood):
         return _poisson_draw(key_count, rate)
 
 
+def _check_trials(successes: np.ndarray, trials: np.ndarray) -> None:
+    """Raise ValueError if there are more successes than trials in a row."""
+    if trials.ndim == 1 and trials.shape != successes.shape:
+        raise ValueError(f"trials has {trials.shape[0]} rows, but y has {successes.shape[0]}")
+    trials = np.broadcast_to(trials, successes.shape)
+    too_many = np.flatnonzero(successes > trials)
+    if too_many.size:
+        row = too_many[0]
+        raise ValueError(
+            f"y must be at most the number of trials, but row {row} is {successes[row]:g}, with {trials[row]:g} trials"
+        )
+
+
+def _log_choices(rest, y):
+    """log (trials choose y), with rest = trials - y."""
+    return log_rising_factorial(rest + 1.0, y) - gammaln(y + 1.0)
+
+
 @final
 class Binomial(Likelihood):
     """Successes in a known number of trials: y ~ Binomial(trials, p), p = lapse + (1 - 2 lapse) link(f).
@@ -185,17 +203,7 @@ class Binomial(Likelihood):
     def check_support(self, y):
         """Raise ValueError unless y are counts that do not exceed the trials of their row."""
         self.support.check(y)
-        successes, trials = y[:, 0], np.asarray(self.trials)
-        if trials.ndim == 1 and trials.shape != successes.shape:
-            raise ValueError(f"trials has {trials.shape[0]} rows, but y has {successes.shape[0]}")
-        trials = np.broadcast_to(trials, successes.shape)
-        too_many = np.flatnonzero(successes > trials)
-        if too_many.size:
-            row = too_many[0]
-            raise ValueError(
-                f"y must be at most the number of trials, but row {row} is {successes[row]:g}, "
-                f"with {trials[row]:g} trials"
-            )
+        _check_trials(y[:, 0], np.asarray(self.trials))
 
     def _log_probabilities(self, f):
         return links.log_probability(self.link, f, self.lapse), links.log_probability(self.link, -f, self.lapse)
@@ -209,8 +217,7 @@ class Binomial(Likelihood):
         """log (trials choose y) + y log p + (trials - y) log(1 - p)."""
         success, failure = self._log_probabilities(f)
         rest = self.trials - y
-        choices = log_rising_factorial(rest + 1.0, y) - gammaln(y + 1.0)
-        return choices + y * success + rest * failure
+        return _log_choices(rest, y) + y * success + rest * failure
 
     def mean(self, f):
         """E[y | f] = trials * p."""
@@ -229,3 +236,102 @@ class Binomial(Likelihood):
 
     def sample(self, key, f):
         return jax.random.binomial(key, self.trials, links.probability(self.link, f, self.lapse))
+
+
+@final
+class BetaBinomial(Likelihood):
+    """Overdispersed successes in a known number of trials: a binomial whose probability varies from row to row.
+
+    y ~ Binomial(trials, p) with p ~ Beta(c m, c (1 - m)), where c is the concentration and m = lapse + (1 - 2 lapse)
+    link(f). Two trials of a row are correlated by 1 / (c + 1); the limit as c tends to infinity is the binomial
+    distribution. `trials` is one number, or one per row.
+
+    >>> float(BetaBinomial(trials=10, concentration=4.0).covariance(0.0))
+    7.0
+    """
+
+    trials: jax.Array | np.ndarray
+    link: str = eqx.field(static=True)
+    support: ClassVar[supports.Support] = supports.counts
+    row_parameters: ClassVar[tuple[str, ...]] = ("trials",)
+    concentration: jax.Array | np.ndarray = learned(Positive())
+    lapse: jax.Array | np.ndarray | None = learned(Between(0.0, 0.5))
+
+    def __init__(self, trials, concentration=10.0, link="logit", lapse=0.0):
+        """`trials` as in `Binomial`; `concentration` > 0; `link` is "probit" or "logit"; 0 <= `lapse` < 1/2."""
+        self.trials = _positive_integer_rows(trials, "trials")
+        self.concentration = parameter(concentration, "concentration", lower=0.0)
+        self.link = links.check(link, links.PROBABILITY)
+        self.lapse = links.lapse_rate(lapse)
+
+    def check_row_parameter(self, name, value):
+        """The number of trials must be a positive integer."""
+        return _positive_integer_rows(value, name)
+
+    def check_support(self, y):
+        """Raise ValueError unless y are counts that do not exceed the trials of their row."""
+        self.support.check(y)
+        _check_trials(y[:, 0], np.asarray(self.trials))
+
+    def log_prob(self, y, f):
+        """log (trials choose y) + log B(a + y, b + trials - y) - log B(a, b), with a = c m and b = c (1 - m)."""
+        rest = self.trials - y
+        successes = self._log_rising(links.log_probability(self.link, f, self.lapse), y)
+        failures = self._log_rising(links.log_probability(self.link, -f, self.lapse), rest)
+        return _log_choices(rest, y) + successes + failures - log_rising_factorial(self.concentration, self.trials)
+
+    def _log_rising(self, log_share, count):
+        """log Gamma(r + count) - log Gamma(r) for r = c * share, also where r underflows."""
+        log_r = jnp.log(self.concentration) + log_share
+        rising = log_r + log_rising_factorial(1.0 + jnp.exp(log_r), jnp.maximum(count - 1.0, 0.0))
+        return jnp.where(count > 0.0, rising, 0.0)
+
+    def mean(self, f):
+        """E[y | f] = trials * m."""
+        return self.trials * links.probability(self.link, f, self.lapse)
+
+    def covariance(self, f):
+        """Var[y | f] = trials * m (1 - m) (c + trials) / (c + 1)."""
+        c = self.concentration
+        return self.mean(f) * links.probability(self.link, -f, self.lapse) * (c + self.trials) / (c + 1.0)
+
+    def _parameters(self, f):
+        shares = links.probability(self.link, f, self.lapse), links.probability(self.link, -f, self.lapse)
+        least = jnp.finfo(jnp.result_type(float)).tiny
+        return tuple(jnp.maximum(self.concentration * share, least) for share in shares)
+
+    def cdf(self, y, f):
+        """A sum over the counts on the side of y that is farther from the mean."""
+        whole = jnp.clip(jnp.floor(y), 0.0, self.trials - 1.0)
+        a, b = self._parameters(f)
+        lower = whole < self.mean(f)
+        first = jnp.where(lower, whole, self.trials - whole - 1.0)
+        a, b = jnp.where(lower, a, b), jnp.where(lower, b, a)
+        start = jnp.exp(self.log_prob(jnp.where(lower, whole, whole + 1.0), f))
+        tail = _sum_downwards(start, first, self.trials, a, b)
+        inside = jnp.clip(jnp.where(lower, tail, 1.0 - tail), 0.0, 1.0)
+        return jnp.where(y < 0.0, 0.0, jnp.where(y >= self.trials, 1.0, inside))
+
+    def sample(self, key, f):
+        key_probability, key_count = jax.random.split(key)
+        a, b = self._parameters(f)
+        return jax.random.binomial(key_count, self.trials, jax.random.beta(key_probability, a, b))
+
+
+def _sum_downwards(start, count, trials, a, b):
+    """P(Y = count) + P(Y = count - 1) + ... + P(Y = 0) for a beta-binomial Y, given the first term."""
+
+    def unfinished(state):
+        k, term, total = state
+        # Terms decrease at least geometrically where they are this small.
+        return (k > 0.0) & (term > _NEGLIGIBLE * total)
+
+    def add(state):
+        k, term, total = state
+        term = term * (k / (trials - k + 1.0)) * ((b + trials - k) / (a + k - 1.0))
+        return k - 1.0, term, total + term
+
+    return jax.lax.while_loop(unfinished, add, (count, start, start))[2]
+
+
+_NEGLIGIBLE = 1e-20

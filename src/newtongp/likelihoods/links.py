@@ -284,8 +284,12 @@ def _density(x):
     return jnp.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi)
 
 
+@jax.jit
 def _mills(a):
-    """Phi(-a) / phi(a) for a >= 0, and its inverse minus a, without a subtraction if a is large."""
+    """Phi(-a) / phi(a) for a >= 0, and its inverse minus a, without a subtraction if a is large.
+
+    Wrapped in `jit` only so that it is traced once.
+    """
     far = a > _FAR
     depth = jnp.maximum(a, _FAR)
     excess = _ratio(_FAR_NUMERATOR, _FAR_DENOMINATOR, 1.0 / depth**2) / depth

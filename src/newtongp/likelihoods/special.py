@@ -89,24 +89,24 @@ def incomplete_beta(a, b, x, complement):
     return jnp.where(moderate, exact, jnp.where(smaller <= _BOTH_LARGE, one, both))
 
 
-def log_rising_factorial(r, y):
-    """log Gamma(r + y) - log Gamma(r), without cancellation if both terms are huge.
+def log_rising_factorial(r, y, arrays=jnp, log_gamma=gammaln):
+    """log Gamma(r + y) - log Gamma(r), without cancellation if both terms are huge; also with NumPy's functions.
 
     >>> round(float(log_rising_factorial(2.0, 3.0)), 5) == round(float(jnp.log(2.0 * 3.0 * 4.0)), 5)
     True
     """
     large = r > 100.0
-    moderate_r = jnp.where(large, 1.0, r)
-    direct = gammaln(moderate_r + y) - gammaln(moderate_r)
-    large_r = jnp.where(large, r, 101.0)
+    moderate_r = arrays.where(large, 1.0, r)
+    direct = log_gamma(moderate_r + y) - log_gamma(moderate_r)
+    large_r = arrays.where(large, r, 101.0)
     stirling = (
-        (large_r - 0.5) * jnp.log1p(y / large_r)
-        + y * jnp.log(large_r + y)
+        (large_r - 0.5) * arrays.log1p(y / large_r)
+        + y * arrays.log(large_r + y)
         - y
         + _stirling_rest(large_r + y)
         - _stirling_rest(large_r)
     )
-    return jnp.where(large, stirling, direct)
+    return arrays.where(large, stirling, direct)
 
 
 def _stirling_rest(z):

@@ -4,14 +4,16 @@ Derivatives of expectations are expectations of derivatives (Bonnet's and Price'
 ∇ₘ E[h] = E[∇h], ∇²ₘ E[h] = E[∇²h], ∇_C E[h] = ½ E[∇²h].
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
-from ..likelihoods.base import Likelihood, row_axes, row_expected_log_prob, row_log_expected_power
+from ..likelihoods.base import Likelihood, one_row, row_expected_log_prob, row_log_expected_power
 from ..numerics.cubature import Cubature, is_point
 from ..numerics.gaussian import Gaussian
 from ..numerics.small import outer, small_solve_lower_transposed, symmetrise
@@ -20,13 +22,16 @@ from .nodes import AtNodes, Derivatives, Integrand, Nodes, derivatives, expected
 
 def has_closed_form(likelihood: Likelihood) -> bool:
     """Whether the likelihood knows E[log p(y | f)] without nodes."""
-    row = jax.tree.map(lambda leaf, axis: leaf if axis is None else leaf[0], likelihood, row_axes(likelihood))
-    y, mean = jnp.zeros(likelihood.num_outputs), jnp.zeros(likelihood.num_latents)
+    leaves, structure = jax.tree.flatten(likelihood)
+    return _has_closed_form(structure, tuple(np.shape(leaf) for leaf in leaves))
 
-    def closed():
-        return row_expected_log_prob(row, y, mean, jnp.eye(likelihood.num_latents))
 
-    return jax.eval_shape(closed) is not None
+@functools.lru_cache(maxsize=64)
+def _has_closed_form(structure: Any, shapes: tuple[tuple[int, ...], ...]) -> bool:
+    """`has_closed_form`, which depends on classes, static values and shapes; traced only, nothing is compiled."""
+    row = one_row(jax.tree.unflatten(structure, [np.ones(shape) for shape in shapes]), 0)
+    y, mean, covariance = np.zeros(row.num_outputs), np.zeros(row.num_latents), np.eye(row.num_latents)
+    return jax.eval_shape(functools.partial(row_expected_log_prob, row), y, mean, covariance) is not None
 
 
 def expected_log_density(

@@ -28,7 +28,7 @@ from ..numerics.cubature import (
     PartwiseRule,
     PointRule,
     QuasiRandom,
-    Spherical,
+    SphericalRule,
     Unscented,
     default_cubature,
     has_negative_weights,
@@ -249,8 +249,8 @@ def _without_negative_weights(rule: Cubature, dimension: int) -> Cubature:
     """Another rule for many latents, if sums over this one may be negative: log p may be far from a polynomial."""
     if not has_negative_weights(rule, dimension):
         return rule
-    size = Spherical().rule(dimension)[1].size if 2 * dimension**2 < _MOST_NODES else _MOST_NODES + 1
-    return Spherical(copies=max(1, _ENOUGH // size)) if size <= _MOST_NODES else QuasiRandom(_MOST_NODES)
+    size = SphericalRule().rule(dimension)[1].size if 2 * dimension**2 < _MOST_NODES else _MOST_NODES + 1
+    return SphericalRule(copies=max(1, _ENOUGH // size)) if size <= _MOST_NODES else QuasiRandom(_MOST_NODES)
 
 
 # Functions of one point in the order (others, linear) --------------------------------------------

@@ -12,7 +12,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy.special import ndtri, roots_genlaguerre
 
 from ..validation.arguments import whole
 from ..validation.numbers import parameter
@@ -51,7 +50,7 @@ class GaussHermite(Cubature):
         if self.order**dimension > _MAX_NODES:
             raise ValueError(
                 f"GaussHermite({self.order}) in {dimension} dimensions needs {self.order**dimension} nodes: "
-                "use Unscented(5), Spherical(3), QuasiRandom(1024), or a lower order"
+                "use Unscented(5), SphericalRule(3), QuasiRandom(1024), or a lower order"
             )
         with np.errstate(all="ignore"):
             points, weights = np.polynomial.hermite_e.hermegauss(self.order)
@@ -172,6 +171,7 @@ class QuasiRandom(Cubature):
 @functools.lru_cache(maxsize=8)
 def _sobol_nodes(count: int, dimension: int) -> np.ndarray:
     # Imported here because it takes longer than everything else in this module.
+    from scipy.special import ndtri
     from scipy.stats import qmc
 
     uniform = qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(count // 2)
@@ -181,7 +181,7 @@ def _sobol_nodes(count: int, dimension: int) -> np.ndarray:
     return nodes @ (vectors / np.sqrt(values)) @ vectors.T
 
 
-class Spherical(Cubature):
+class SphericalRule(Cubature):
     """Nodes on a few spheres, each turned by a rotation of its own: exact up to degree 5, with positive weights.
 
     On each sphere there are the ends of the axes and some of the corners of a cube: an orthogonal array of strength 5,
@@ -189,7 +189,7 @@ class Spherical(Cubature):
     `copies` is how many spheres of each radius there are. Unlike the unscented rule of the same degree, it is accurate
     where the integrand is far from a polynomial.
 
-    >>> nodes, weights = Spherical(3).rule(9)
+    >>> nodes, weights = SphericalRule(3).rule(9)
     >>> nodes.shape, bool(np.min(weights) > 0.0), round(float(weights @ (nodes[:, 0] * nodes[:, 5]) ** 2), 12)
     ((438, 9), True, 1.0)
     """
@@ -211,9 +211,12 @@ def _spherical_rule(radii: int, copies: int, dimension: int) -> tuple[np.ndarray
     on_sphere = np.concatenate([corners, axes, -axes])
     if (count := radii * copies * len(on_sphere)) > _MAX_NODES:
         raise ValueError(
-            f"Spherical({radii}, {copies}) in {dimension} dimensions needs {count} nodes: use QuasiRandom(1024)"
+            f"SphericalRule({radii}, {copies}) in {dimension} dimensions needs {count} nodes: use QuasiRandom(1024)"
         )
     shares = np.repeat([dimension / len(corners), 1.0 / dimension], [len(corners), 2 * dimension]) / (dimension + 2.0)
+    # Imported here because it takes longer than everything else in this module.
+    from scipy.special import roots_genlaguerre
+
     squares, weights = roots_genlaguerre(radii, 0.5 * dimension - 1.0)
     rng = np.random.default_rng(0)
     nodes = [

@@ -2,6 +2,7 @@
 
 from .constraints import Between, Covariance, Positive, Real, learned
 from .names import hyperparameters
+from .penalised import PCMixing, PCStandardDeviation, PCVariance
 from .priors import Gamma, LogNormal, Normal, Plausible
 from .specifications import Fixed, Free, Tied
 
@@ -13,6 +14,9 @@ __all__ = [
     "Gamma",
     "LogNormal",
     "Normal",
+    "PCMixing",
+    "PCStandardDeviation",
+    "PCVariance",
     "Plausible",
     "Positive",
     "Real",

@@ -62,14 +62,17 @@ def hyperparameters(model: Any) -> list[Parameter]:
 
 
 def _walk(node: Any, path: Path, name: str, inherited: tuple) -> Iterator[Parameter]:
-    hidden = _hidden(node)
+    by_row = getattr(node, "row_parameters", ())
     for field in dataclasses.fields(node):
         value, declaration = vars(node).get(field.name), field.metadata
         # A declaration of a field applies to its contents (a neural network, say), unless these have their own.
         declaration_above = inherited
         if "constraint" in declaration:
             declaration_above = declaration["constraint"], declaration["learned"], declaration["unit"], True
-        if declaration.get("static") or value is None or declaration_above[0] is None or field.name in hidden:
+        if declaration.get("static") or value is None or declaration_above[0] is None:
+            continue
+        # Values of rows are data; a single number may still be learned, such as the variance of noise.
+        if field.name in by_row and ("constraint" not in declaration or np.ndim(value) > 0):
             continue
         yield from _visit(value, (*path, field.name), _longer(name, field.name), declaration_above)
 
@@ -95,11 +98,6 @@ def _longer(name: str, field: str) -> str:
     if field == "prior" or field in _ELIDED:
         return name
     return f"{name}.{field}" if name else field
-
-
-def _hidden(node: Any) -> tuple[str, ...]:
-    """Fields with one value per row of the data."""
-    return tuple(getattr(node, "row_parameters", ()))
 
 
 def look_up(tree: Any, path: Path) -> Any:

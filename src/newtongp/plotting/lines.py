@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from ..inputs.data import read_inputs
 from ..likelihoods.base import Likelihood, has_distribution, row_parameters_of, rows_given, with_row_parameters
@@ -150,8 +150,8 @@ def _draw_bands(ax: "Axes", line: _Line, output: int, levels: list[float]) -> No
             ends = prediction.quantile(tails_of(levels))
         fill_bands(ax, grid, ends, levels, "% of new data", step=step)
     else:
-        scores, std = norm.ppf(tails_of(levels)), _column(prediction.std, output)
-        names = [f"mean ± {norm.ppf(0.5 + 0.5 * level):.2g} standard deviations" for level in levels]
+        scores, std = ndtri(tails_of(levels)), _column(prediction.std, output)
+        names = [f"mean ± {ndtri(0.5 + 0.5 * level):.2g} standard deviations" for level in levels]
         fill_bands(ax, grid, centre + scores[:, None] * std, levels, names=names)
     ax.plot(grid, centre, color=MEAN, linewidth=1.8, label=label)
 
@@ -199,7 +199,7 @@ def _frame(ax: "Axes", line: _Line, legend: bool) -> None:
 
 def _latent_quantiles(prediction: Prediction, latent: int, probabilities: list[float]) -> np.ndarray:
     mean, variance = prediction.latent.mean[:, latent], prediction.latent.covariance[:, latent, latent]
-    return mean + norm.ppf(probabilities)[:, None] * np.sqrt(variance)
+    return mean + ndtri(probabilities)[:, None] * np.sqrt(variance)
 
 
 def _draw_data(ax: "Axes", result: Result, column: int, output: int, kind: str, line: _Line) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import norm
+from scipy.special import ndtri
 
 from .._runtime.double import in_double
 from ..likelihoods.base import Likelihood, row_axes, row_mean, with_row_parameters
@@ -84,7 +84,7 @@ def plot_conditional_mean(
     ax = ax or _new_axes()
 
     latent = predict_at(result, at, **row_parameters).latent
-    scores = norm.ppf([*tails_of(widest_first), 0.5])
+    scores = ndtri([*tails_of(widest_first), 0.5])
     quantiles = latent.mean[:, 0] + scores[:, None] * np.sqrt(latent.covariance[:, 0, 0])
     curves = conditional_means(with_row_parameters(likelihood, **row_parameters), quantiles)
     fill_bands(ax, drawn, curves[:-1], widest_first, "% interval")

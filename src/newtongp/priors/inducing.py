@@ -9,7 +9,6 @@ import jax.core
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy.cluster.vq import kmeans2
 
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double
@@ -98,8 +97,19 @@ def choose(
     if distinct.shape[0] <= count:
         return (distinct,) * len(kernels)
     if selection == "kmeans":
-        return (_kmeans(rows, count, np.random.default_rng([seed, 1])),) * len(kernels)
+        centres = _kmeans(rows, count, np.random.default_rng([seed, 1]))
+        _check_centres(kernels, centres)
+        return (centres,) * len(kernels)
     return tuple(_greedy(kernel, rows, count) for kernel in kernels)
+
+
+def _check_centres(kernels: tuple[Kernel, ...], centres: np.ndarray) -> None:
+    """Raise ValueError if a kernel is not defined at averages of rows, such as those of integer codes."""
+    for kernel in kernels:
+        try:
+            kernel.check_values(centres)
+        except ValueError as error:
+            raise ValueError(f'selection "kmeans" averages rows: use selection="greedy", since {error}') from None
 
 
 _NOTHING_LEFT = 1e-12
@@ -124,6 +134,8 @@ def _pivots(kernel: Kernel, x: Float[Array, "N P"], present: Bool[Array, " N"], 
 
 def _kmeans(x: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     """The centres of clusters of rows, with every column divided by its standard deviation."""
+    from scipy.cluster.vq import kmeans2  # takes a tenth of a second to import
+
     middle, spread = x.mean(axis=0), x.std(axis=0)
     scale = np.where(spread > 0.0, spread, 1.0)
     # Centred, because squared distances lose digits if all rows are far from zero.

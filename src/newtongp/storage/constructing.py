@@ -8,9 +8,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from scipy import sparse
 
 from .. import means
 from .._runtime.double import in_double
+from ..kernels.graph import Graph
 from ..likelihoods.categorical import Ordinal
 from ..likelihoods.chained import Chained
 from ..likelihoods.multilatent import LinearCoregionalisation, MultivariateGaussian, RegressionNetwork
@@ -129,9 +131,34 @@ def _chained(values: dict[str, Any]) -> Chained:
     return made
 
 
+def _graph(values: dict[str, Any]) -> Graph:
+    """A kernel of a graph, from its edges. What is derived from them is kept: other machines round differently."""
+    pairs, weights, count = values["pairs"], values["weights"], values["nodes"]
+    matrix = sparse.coo_array((weights, (pairs[:, 0], pairs[:, 1])), shape=(count, count))
+    made = Graph(matrix + matrix.T, values["kind"], values["variance"], values["phi"], values["rho"])
+    for name in ("pairs", "weights"):
+        require(same(getattr(made, name), values[name]), f"{name} cannot be {short(values[name])}")
+    vectors = values["vectors"]
+    require((vectors is None) == (made.vectors is None), f"vectors cannot be {short(vectors)} in this kind")
+    # Eigenvectors of equal eigenvalues are determined only together.
+    spanned = values["structure"] if vectors is None else (vectors * values["eigenvalues"]) @ vectors.T
+    for name, found in (("structure", values["structure"]), ("vectors", spanned)):
+        require(_close(found, made.structure), f"{name} cannot be {short(values[name])} given the edges")
+    require(_close(values["eigenvalues"], made.eigenvalues), "eigenvalues cannot be others than those of the edges")
+    require(vectors is None or _close(vectors.T @ vectors, np.eye(count)), "vectors must be orthonormal")
+    for name in ("structure", "eigenvalues", "vectors"):
+        object.__setattr__(made, name, values[name])
+    return made
+
+
+def _close(one: np.ndarray, other: np.ndarray) -> bool:
+    return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=1e-6, atol=1e-9)
+
+
 _SPECIAL: dict[Any, Callable[[dict[str, Any]], Any]] = {
     Chained: _chained,
     GP: _of_a_kernel(GP),
+    Graph: _graph,
     MarkovGP: _of_a_kernel(MarkovGP),
     Ordinal: _ordinal,
     SparseGP: _sparse,

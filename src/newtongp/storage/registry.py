@@ -15,9 +15,13 @@ YOURS = "user"
 _CLASSES = {
     "kernels.base": ("kernels", "Active Constant Product Scaled Sum"),
     "kernels.brownian": ("kernels", "Brownian IntegratedBrownian"),
+    "kernels.category": ("kernels", "Category"),
+    "kernels.globe": ("kernels", "Chordal GreatCircle"),
+    "kernels.graph": ("kernels", "Graph"),
     "kernels.multilatent": ("kernels", "Independent"),
     "kernels.periodic": ("kernels", "Cosine Periodic"),
     "kernels.simple": ("kernels", "Linear White"),
+    "kernels.spherical": ("kernels", "Spherical"),
     "kernels.statespace": (
         "kernels",
         "BrownianBlock ConstantBlock IntegratedBrownianBlock LinearBlock LinearSDE",
@@ -29,7 +33,7 @@ _CLASSES = {
     "likelihoods.categorical": ("likelihoods", "Bernoulli Ordinal Softmax"),
     "likelihoods.chained": ("likelihoods", "Chained ZeroInflated"),
     "likelihoods.continuous": ("likelihoods", "Beta Exponential Gamma Gaussian LogNormal StudentT"),
-    "likelihoods.counts": ("likelihoods", "Binomial NegativeBinomial Poisson"),
+    "likelihoods.counts": ("likelihoods", "BetaBinomial Binomial NegativeBinomial Poisson"),
     "likelihoods.multilatent": (
         "likelihoods",
         "AmplitudeDemodulation HeteroscedasticGaussian LinearCoregionalisation",
@@ -56,6 +60,7 @@ _CLASSES = {
     "numerics.gaussian": ("gaussian", "Gaussian Sites"),
     "inference.steps": ("steps", "Backtracking Constant Damped DoubleLoop"),
     "parameters.constraints": ("constraints", "Between Covariance Positive Real"),
+    "parameters.penalised": ("parameters", "PCMixing PCStandardDeviation PCVariance"),
     "parameters.priors": ("parameters", "Gamma LogNormal Normal Plausible"),
     "inputs.columns": ("columns", "Columns"),
     "inputs.data": ("data", "Data"),

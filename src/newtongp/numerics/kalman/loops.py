@@ -14,6 +14,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..._runtime.compilation import at_once
+from ..._runtime.traces import trace_variant
+
 _ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 
 _forced: list[bool] = []
@@ -69,7 +72,8 @@ def unmarked() -> Iterator[None]:
     """
     _forced.append(False)
     try:
-        yield
+        with trace_variant("plain loops"):
+            yield
     finally:
         _forced.pop()
 
@@ -86,7 +90,7 @@ def _attribute_works() -> bool:
         return jax.lax.scan(body, start, steps)
 
     try:
-        with jax.ensure_compile_time_eval():
+        with at_once():
             _, carries = jax.jit(_marked(run))(np.float32(1.0), np.ones(3, np.float32))
             carries = np.asarray(carries)
     # Any error of the compiler means that the attribute is not supported.

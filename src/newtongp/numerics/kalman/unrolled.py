@@ -25,19 +25,39 @@ def _times(a: Number, b: Number) -> Number:
         return 0.0
     if _is(a, 1.0):
         return b
-    return a if _is(b, 1.0) else a * b
+    if _is(b, 1.0):
+        return a
+    return jax.lax.mul(a, b) if _are_alike(a, b) else a * b
 
 
 def _plus(a: Number, b: Number) -> Number:
     if _is(a, 0.0):
         return b
-    return a if _is(b, 0.0) else a + b
+    if _is(b, 0.0):
+        return a
+    return jax.lax.add(a, b) if _are_alike(a, b) else a + b
 
 
 def _minus(a: Number, b: Number) -> Number:
     if _is(b, 0.0):
         return a
-    return -b if _is(a, 0.0) else a - b
+    if _is(a, 0.0):
+        return -b
+    return jax.lax.sub(a, b) if _are_alike(a, b) else a - b
+
+
+def _are_alike(a: Number, b: Number) -> bool:
+    """Whether an operation of `jax.lax` applies, which is traced in a fraction of the time of an operator."""
+    return isinstance(a, jax.Array) and isinstance(b, jax.Array) and a.shape == b.shape and a.dtype == b.dtype
+
+
+def _entry(array: Any, *indices: int) -> Any:
+    """`array[..., i, j]` by operations of `jax.lax`; an index may not be negative."""
+    if not isinstance(array, jax.Array):
+        return array[(..., *indices)]
+    kept = array.shape[: array.ndim - len(indices)]
+    start, end = (0,) * len(kept) + indices, kept + tuple(index + 1 for index in indices)
+    return jax.lax.reshape(jax.lax.slice(array, start, end), kept)
 
 
 def _sum(terms: Iterable) -> Number:
@@ -59,13 +79,13 @@ class Unrolled(Form):
 
     def steps(self, blocks):
         return tuple(
-            tuple(tuple(block[..., i, j] for j in range(size)) for i in range(size))
+            tuple(tuple(_entry(block, i, j) for j in range(size)) for i in range(size))
             for size, block in zip(self.sizes, blocks, strict=True)
         )
 
     def symmetric_steps(self, blocks):
         return tuple(
-            tuple(block[..., i, j] for i in range(size) for j in range(i, size))
+            tuple(_entry(block, i, j) for i in range(size) for j in range(i, size))
             for size, block in zip(self.sizes, blocks, strict=True)
         )
 
@@ -87,13 +107,13 @@ class Unrolled(Form):
 
     def weight_steps(self, weights):
         latents = weights.shape[-2]
-        return tuple(tuple(weights[..., j, i] for i in range(self.dimension)) for j in range(latents))
+        return tuple(tuple(_entry(weights, j, i) for i in range(self.dimension)) for j in range(latents))
 
     def split(self, array):
-        return [[array[..., i, j] for j in range(self.dimension)] for i in range(self.dimension)]
+        return [[_entry(array, i, j) for j in range(self.dimension)] for i in range(self.dimension)]
 
     def split_vector(self, array):
-        return [array[..., i] for i in range(self.dimension)]
+        return [_entry(array, i) for i in range(self.dimension)]
 
     def join(self, matrix):
         return jnp.stack([jnp.stack(row, axis=-1) for row in matrix], axis=-2)

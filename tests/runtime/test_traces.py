@@ -1,0 +1,173 @@
+"""Traced programs on disk: found by everything that tracing depends on, and by nothing else."""
+
+import os
+import subprocess
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import newtongp as ng
+from newtongp._runtime import traces
+from newtongp._runtime.double import in_double
+
+pytestmark = pytest.mark.versions
+
+
+@pytest.fixture
+def folder(tmp_path):
+    traces.keep_traces(tmp_path / "traces", 2**20)
+    yield tmp_path / "traces"
+    traces.keep_traces(None)
+
+
+class Counted:
+    """A function that counts how often it is traced, as a process that starts would see it."""
+
+    def __init__(self, function, static=(), donated=()):
+        self.traced = 0
+
+        def counting(*args):
+            self.traced += 1
+            return function(*args)
+
+        counting.__module__, counting.__qualname__, counting.__name__ = "newtongp.example", "example", "example"
+        self.arguments = counting, static, donated
+        self.restart()
+
+    def restart(self):
+        self.program = traces.Traced(*self.arguments)
+
+    @in_double
+    def __call__(self, *args):
+        return self.program(args, None)
+
+
+def test_a_program_is_traced_once_for_all_processes(folder):
+    function = Counted(lambda power, tree: {"sum": tree["a"] ** power + tree["b"]}, static=(0,))
+    tree = {"a": np.arange(3.0), "b": 1.0}
+    for _ in range(2):
+        answer = function(2, tree)
+        np.testing.assert_array_equal(answer["sum"], [1.0, 2.0, 5.0])
+        assert answer["sum"].dtype == np.float64
+        function.restart()
+    assert function.traced == 1
+    np.testing.assert_array_equal(function(3, tree)["sum"], [1.0, 2.0, 9.0])  # another static value
+    function(2, {"a": np.arange(4.0), "b": 1.0})  # another shape
+    function(2, {"a": np.arange(3), "b": 1.0})  # another type
+    assert function.traced == 4
+    with traces.trace_variant("plain"):
+        function(2, tree)
+    assert function.traced == 5 and len(list(folder.iterdir())) == 5
+
+
+def test_donated_arguments_stay_donated(folder):
+    function = Counted(lambda kept, given: (given + kept["a"],), donated=(1,))
+    given = jnp.ones(3)
+    function({"a": np.float32(1.0)}, given)
+    assert given.is_deleted()
+
+
+def test_classes_of_others_are_not_kept(folder):
+    class Own(eqx.Module):
+        value: float
+
+    assert Counted(lambda tree: tree.value + 1.0)(Own(1.0)) is None
+    assert Counted(lambda function, x: function(x), static=(0,))(lambda x: x, 1.0) is None
+    assert not list(folder.iterdir())
+
+
+def test_keys_of_random_numbers_are_not_kept(folder):
+    assert Counted(lambda key: jax.random.normal(key))(jax.random.key(0)) is None
+
+
+def test_damaged_files_are_replaced(folder):
+    function = Counted(lambda x: x + 1.0)
+    function(np.ones(2))
+    (file,) = folder.iterdir()
+    whole = file.read_bytes()
+    for damaged in (b"", whole[:100], whole[:-1], b"not a program"):
+        file.write_bytes(damaged)
+        function.restart()
+        np.testing.assert_array_equal(function(np.ones(2))[()], [2.0, 2.0])
+        assert len(file.read_bytes()) > 100
+    assert function.traced == 5
+
+
+def test_the_oldest_files_go_first(folder):
+    function = Counted(lambda x: x + 1.0)
+    function(np.ones(1))
+    (first,) = folder.iterdir()
+    os.utime(first, (0, 0))
+    traces.keep_traces(folder, 2 * first.stat().st_size + 100)
+    function(np.ones(2))
+    assert first.exists()
+    function(np.ones(3))
+    assert not first.exists() and len(list(folder.iterdir())) == 2
+
+
+@pytest.mark.parametrize("prior", [ng.MarkovGP("matern32"), ng.GP("matern52")], ids=["chain", "dense"])
+def test_inference_from_kept_programs_is_the_same(folder, prior):
+    x, y = np.linspace(0.0, 5.0, 12), np.array([0, 1, 1, 0, 2, 3, 5, 2, 1, 0, 0, 1])
+    model = ng.Model(prior, "poisson")
+
+    def answers():
+        result = ng.infer(model, x, y)
+        prediction = result.predict([2.5, 7.0])
+        return result.energy, prediction.mean, prediction.quantile(0.9), result.steps
+
+    kept = answers()
+    assert list(folder.iterdir())
+    traces.keep_traces(None)
+    for one, other in zip(kept, answers(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+def likelihood_as_edited(rate):
+    """A user's own likelihood, whose class keeps its name while its code changes."""
+
+    class Counts(ng.Likelihood):
+        def log_prob(self, y, f):
+            return y * f - rate * jnp.exp(f)
+
+    Counts.__module__, Counts.__qualname__ = "newton_user", "Counts"
+    return Counts()
+
+
+def test_a_changed_likelihood_is_not_mistaken_for_an_earlier_one(folder):
+    for rate in (1.0, 4.0):
+        model = ng.Model(ng.MarkovGP("matern32"), likelihood_as_edited(rate))
+        kept = ng.infer(model, [0.0, 1.0, 2.0], [1, 2, 0])
+        traces.keep_traces(None)
+        assert kept.energy == pytest.approx(ng.infer(model, [0.0, 1.0, 2.0], [1, 2, 0]).energy, rel=1e-12)
+        traces.keep_traces(folder, 2**20)
+
+
+PROGRAM = """
+import sys
+
+import jax
+
+traced = []
+def listen(event, duration, **details):
+    if event.endswith("jaxpr_trace_duration"):
+        traced.append(details.get("fun_name"))
+jax.monitoring.register_event_duration_secs_listener(listen)
+
+import newtongp as ng
+
+ng.use_cache(sys.argv[1])
+result = ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), [0.0, 1.0, 2.0, 3.0], [1, 2, 0, 5])
+print(result.status.name, result.energy, "evaluate" in traced)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_traces_nothing_of_a_fit(tmp_path):
+    command = [sys.executable, "-c", PROGRAM, str(tmp_path / "programs")]
+    lines = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(2)]
+    assert [line[-1] for line in lines] == ["True", "False"]
+    assert lines[0][:2] == lines[1][:2]
