@@ -48,7 +48,7 @@ interface.attach_all()
 _MOVED = {
     **{
         name: f"newtongp.cubature.{name}"
-        for name in ("Adaptive", "Cubature", "GaussHermite", "PointRule", "QuasiRandom", "SphericalRule", "Unscented")
+        for name in ("Adaptive", "Cubature", "GaussHermite", "PointRule", "QuasiRandom", "Unscented")
     },
     **{name: f"newtongp.diagnostics.{name}" for name in ("Calibration", "Comparison", "CrossValidation")},
     **{name: f"newtongp.parameters.{name}" for name in ("Between", "Covariance", "Real")},

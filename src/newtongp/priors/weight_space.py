@@ -267,8 +267,10 @@ _PLAIN = 1e6
 
 def _factorise(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> _Factor:
     def sums(features, precision):
-        sizes = jnp.sum(jnp.abs(precision), axis=(1, 2))
-        return gram(features, precision), jnp.sum(sizes[None, :, None] * features**2, axis=1)
+        # |Λ_de ψ_d ψ_e| ≤ ½ |Λ_de| (ψ_d² + ψ_e²): sums over one row of Λ bound what each latent adds.
+        sizes = jnp.sum(jnp.abs(precision), axis=2).T
+        sizes = sizes if features.shape[0] > 1 else jnp.max(sizes, axis=0, keepdims=True)
+        return gram(features, precision), jnp.sum(sizes[:, :, None] * features**2, axis=1)
 
     matrix, sizes = sum_over_rows(sums, features, precision)
     return jax.lax.cond(
