@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import newtongp as ng
+from newtongp.numerics.cubature import orthogonal_array
 
 
 def gaussian_moment(powers):
@@ -65,3 +66,24 @@ def test_the_fifth_order_rule_has_negative_weights_above_four_dimensions_only():
 def test_a_product_rule_that_would_not_fit_says_what_to_use():
     with pytest.raises(ValueError, match=r"Unscented\(5\)"):
         ng.cubature.GaussHermite(20).rule(6)
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 6])
+def test_spherical_rules_are_exact_up_to_degree_five_with_positive_weights(dimension):
+    for rule in (ng.cubature.SphericalRule(2), ng.cubature.SphericalRule(3, copies=2)):
+        check_exactness(rule, dimension, 5)
+        assert np.all(rule.rule(dimension)[1] > 0.0)
+
+
+@pytest.mark.parametrize("dimension", [5, 9, 13])
+def test_orthogonal_arrays_have_all_signs_of_five_coordinates_equally_often(dimension):
+    array = orthogonal_array(dimension)
+    assert np.all(np.abs(array) == 1.0)
+    for chosen in itertools.islice(itertools.combinations(range(dimension), 5), 0, None, 7):
+        _, counts = np.unique(array[:, chosen], axis=0, return_counts=True)
+        assert len(counts) == 32 and np.all(counts == len(array) // 32)
+
+
+def test_spherical_rules_that_would_not_fit_say_what_to_use():
+    with pytest.raises(ValueError, match="QuasiRandom"):
+        ng.cubature.SphericalRule(50, copies=1000).rule(9)

@@ -23,7 +23,7 @@ from ..likelihoods.base import (
 from ..methods.expectation import has_closed_form
 from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at
 from ..methods.rule import Method, evaluate, propose, residual
-from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, Unscented
+from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, SphericalRule, Unscented
 from ..numerics.gaussian import Gaussian, add_covariance, cavity
 from ..results.result import Result
 
@@ -89,6 +89,8 @@ class NotEstimated(NamedTuple):
 _MOST_NODES = 20_000
 _MOST_VALUES = 4e6
 """The maximum number of log densities to evaluate: beyond it, a subset of the rows is used."""
+_MANY_POINTS = 2**14
+"""The number of nodes of the reference rule, where many latents need nodes."""
 _LARGEST_ORDER = 200
 _FINEST = 160
 """The number of nodes of the reference rule, where one latent needs nodes."""
@@ -99,7 +101,7 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
 
     To first order, the energies of power EP and VI do not change with the sites, so the error of the integrals is the
     error of the energy. Where one latent needs nodes, the finer rule follows the density and is nearly exact; elsewhere
-    it has twice the number of nodes per latent.
+    it has twice the number of nodes per latent, or very many quasi-random nodes.
     """
     method = result.method
     declared = method.energy
@@ -117,8 +119,7 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
             f"integrals over {count} latent(s), for which there is no finer rule than {rule_words(rule)}"
         )
     rows = np.flatnonzero(result.data.observed)
-    nodes = finer.count if isinstance(finer, Adaptive) else finer.order**count
-    rows = rows[:: max(1, round(rows.size * nodes / _MOST_VALUES))]
+    rows = rows[:: max(1, round(rows.size * finer.rule(count)[1].size / _MOST_VALUES))]
     if rows.size == 0:
         return NotEstimated(None)
     checked = Rows.of(result, rows)
@@ -160,8 +161,10 @@ def _rule_of(likelihood: Likelihood, cubature: Cubature | None, power: float | N
     return chosen[-1]
 
 
-def _finer(rule: Cubature, count: int) -> GaussHermite | Adaptive | None:
+def _finer(rule: Cubature, count: int) -> Cubature | None:
     """A finer rule for this number of latents, if there is one."""
+    if isinstance(rule, (QuasiRandom, SphericalRule)) and 4 * rule.rule(count)[1].size <= _MANY_POINTS:
+        return QuasiRandom(_MANY_POINTS)
     if count == 1 and not isinstance(rule, PointRule):
         return Adaptive(max(_FINEST, 4 * rule.count) if isinstance(rule, Adaptive) else _FINEST)
     if not isinstance(rule, (GaussHermite, Unscented)):
@@ -173,7 +176,8 @@ def _finer(rule: Cubature, count: int) -> GaussHermite | Adaptive | None:
 
 def rule_words(rule: Cubature) -> str:
     """A rule as Python code."""
-    number = getattr(rule, "order", getattr(rule, "count", ""))
+    numbers = [getattr(rule, name) for name in ("order", "count", "radii", "copies") if hasattr(rule, name)]
+    number = ", ".join(map(str, numbers))
     return f"{type(rule).__name__}({number})"
 
 
@@ -198,7 +202,7 @@ def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | No
 def _at_other(nodes: Nodes, around: Gaussian, rule: Cubature) -> Nodes:
     """The same latents at the nodes of another rule."""
     standard, weights = (jnp.asarray(part) for part in rule.rule(len(nodes.split.others)))
-    points = nodes.split.arrange(around).mean[None, :] + standard @ nodes.root[:, : standard.shape[1]].T
+    points = nodes.split.points(nodes.split.arrange(around).mean, nodes.root, standard)
     return nodes._replace(points=points, weights=weights, standard=standard, rule=rule, log_weights=None)
 
 

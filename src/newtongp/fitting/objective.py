@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.compilation import compiled
-from ..inference.loop import Report, converge, expand_rows, propose_rows, total_energy
+from ..inference.loop import Report, block_of, converge, expand_rows, propose_rows, total_energy
 from ..inference.problem import BoundModel, Problem
 from ..inference.steps.base import Step
 from ..likelihoods.base import Likelihood, over_rows
@@ -161,7 +161,7 @@ def _at_fixed_sites(numbers, rest, method, point) -> Slope:
             return jnp.where(observed, energy.value, 0.0)
 
         rows = (problem.y, problem.observed, point.marginals, point.sites, residual_covariance)
-        return jnp.sum(over_rows(row, problem.likelihood, rows)) - log_normaliser
+        return jnp.sum(over_rows(row, problem.likelihood, rows, block_of(problem, method))) - log_normaliser
 
     return jax.grad(surrogate)(numbers), jnp.zeros(())
 

@@ -5,9 +5,10 @@ first.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -85,11 +86,61 @@ def num_latents(kernel: Any) -> int:
     return len(latent_kernels(kernel))
 
 
+class Alike(NamedTuple):
+    """Latents whose kernels have the same structure, and what was found for them, stacked."""
+
+    latents: list[int]
+    found: Any
+
+
+def over_latents(function: Callable, kernel: Any, *arguments: Any, one_by_one: bool = False) -> list[Alike]:
+    """`function(kernel, *argument)` of every latent, where `arguments` are sequences with one array per latent.
+
+    Latents whose kernels have the same structure, and whose arguments the same shapes, are mapped over, so that the
+    size of a compiled program does not depend on their number. With `one_by_one`, they are processed in a loop.
+    """
+    groups: list[tuple[Any, list[int], list[Any]]] = []
+    for latent, parts in enumerate(zip(latent_kernels(kernel), *arguments, strict=True)):
+        structure = _structure(parts)
+        known = next((group for group in groups if structure is not None and group[0] == structure), None)
+        if known is None:
+            groups.append((structure, [latent], [parts]))
+        else:
+            known[1].append(latent)
+            known[2].append(parts)
+    return [Alike(latents, _mapped(function, members, one_by_one)) for _, latents, members in groups]
+
+
+def _structure(parts: Any) -> Any:
+    """What has to be equal for kernels to be stacked; None if they cannot be."""
+    leaves, structure = jax.tree.flatten(parts)
+    if not all(isinstance(leaf, (jax.Array, np.ndarray, np.number, float)) for leaf in leaves):
+        return None
+    return structure, [(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
+
+
+def _mapped(function: Callable, members: list[Any], one_by_one: bool) -> Any:
+    if len(members) == 1:
+        return jax.tree.map(lambda leaf: leaf[None], function(*members[0]))
+    stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *members)
+    if one_by_one:
+        return jax.lax.map(lambda parts: function(*parts), stacked)
+    return jax.vmap(function)(*stacked)
+
+
+def stacked(groups: list[Alike]) -> Any:
+    """Arrays of one shape for all latents, in the order of the latents."""
+    if len(groups) == 1:
+        return groups[0].found
+    order = np.argsort([latent for group in groups for latent in group.latents])
+    return jnp.concatenate([group.found for group in groups])[order]
+
+
 def grams(kernel: Any, x1: Float[Array, "N P"], x2: Float[Array, "M P"]) -> Float[Array, "D N M"]:
     """The matrix k(x1, x2) of every latent."""
-    return jnp.stack([gram(part, x1, x2) for part in latent_kernels(kernel)])
+    return stacked(over_latents(lambda part: gram(part, x1, x2), kernel))
 
 
 def diagonals(kernel: Any, x: Float[Array, "N P"]) -> Float[Array, "D N"]:
     """The variances k(x, x) of every latent."""
-    return jnp.stack([diagonal(part, x) for part in latent_kernels(kernel)])
+    return stacked(over_latents(lambda part: diagonal(part, x), kernel))

@@ -52,6 +52,8 @@ class Likelihood(eqx.Module):
     """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
     log_prob_degree: ClassVar[int | None] = None
     """The degree of log p(y | f) if it is a polynomial in f, so that a few nodes integrate it exactly."""
+    contrasts: ClassVar[Any] = None
+    """A matrix A with orthonormal rows, fewer than latents, if p(y | f) depends on Af alone: only Af needs nodes."""
 
     @abc.abstractmethod
     def log_prob(self, y, f):
@@ -91,6 +93,13 @@ class Likelihood(eqx.Module):
         (P,) and Σ (P, P).
         """
         raise NotImplementedError(_missing(self, "linear_form"))
+
+    def log_prob_derivatives(self, y, f) -> tuple[Any, Any, Any, Any] | None:
+        """log p(y | f), its gradient, and d and F with ∇² log p = diag(d) + FFᵀ; None to differentiate `log_prob`.
+
+        For several latents: d is (D,) and F is (D, R). Sums of Hessians over nodes then take D² R operations per node.
+        """
+        return None
 
     def expected_log_prob(self, y, mean, covariance) -> Any:
         """E[log p(y | f)] under f ~ N(mean, covariance) in closed form, or None if there is none."""
@@ -205,6 +214,13 @@ def row_sample(likelihood: Likelihood, key, f: Float[Array, " D"]) -> Float[Arra
     """A draw of y given f, as a vector."""
     draw = _returned(likelihood, "sample", key, _latent(likelihood, f)).astype(f.dtype)
     return _reshaped(likelihood, "sample", draw, (likelihood.num_outputs,))
+
+
+def row_log_prob_derivatives(likelihood: Likelihood, y, f):
+    """log p(y | f), its gradient, and d and F with ∇² log p = diag(d) + FFᵀ, vectors in, or None."""
+    if likelihood.num_latents == 1:
+        return None
+    return likelihood.log_prob_derivatives(_output(likelihood, y), f)
 
 
 def row_expected_log_prob(likelihood: Likelihood, y, mean, covariance):

@@ -110,6 +110,23 @@ class Softmax(Likelihood):
         chosen = jnp.arange(self.num_classes) == y
         return jnp.sum(jnp.where(chosen, jax.nn.log_softmax(jnp.asarray(f)), 0.0))
 
+    @property
+    def contrasts(self) -> np.ndarray:
+        """Differences between classes: a number that is added to all latents changes nothing."""
+        count = np.arange(1, self.num_classes)
+        rows = np.tril(np.ones((self.num_classes - 1, self.num_classes))) - np.diag(count, 1)[:-1]
+        return rows / np.sqrt(count * (count + 1.0))[:, None]
+
+    def log_prob_derivatives(self, y, f):
+        """log p, with gradient 1_y − π and Hessian −diag(π) + ππᵀ, where π are the probabilities."""
+        chosen = jnp.arange(self.num_classes) == y
+        shifted = f - jax.lax.stop_gradient(jnp.max(f))
+        powers = jnp.exp(shifted)
+        total = jnp.sum(powers)
+        probabilities = powers / total
+        value = jnp.sum(jnp.where(chosen, shifted, 0.0)) - jnp.log(total)
+        return value, chosen - probabilities, -probabilities, probabilities[:, None]
+
     def probabilities(self, f):
         """P(y = c | f) of every class c."""
         return jax.nn.softmax(jnp.asarray(f))

@@ -56,19 +56,25 @@ def expected_log_density(
     nodes = place_nodes(likelihood, gaussian, cubature, density=False, y=y)
     at = expected_at(likelihood, y, nodes)
     at_nodes, weights = at.derivatives(nodes.points), nodes.weights
-    expected = Derivatives(at_nodes.value @ weights, at_nodes.gradient @ weights, at_nodes.hessian(weights))
+    parts = nodes.split
+    expected = Derivatives(
+        at_nodes.value @ weights,
+        parts.project_columns(at_nodes.gradient @ weights),
+        parts.project_matrix(at_nodes.hessian(weights)),
+    )
     if descent and not is_point(nodes.rule, nodes.standard.shape[1]):
-        slopes = at_nodes.gradient @ (weights[:, None] * nodes.standard)
+        slopes = parts.project_columns(at_nodes.gradient @ (weights[:, None] * nodes.standard))
         # For what is integrated in closed form, E[∇log p zᵀ] = E[∇² log p] L exactly.
         exact = expected.hessian[:, nodes.standard.shape[1] :] @ nodes.free_root
         slopes = jnp.concatenate([slopes, exact], axis=1)
-        expected = expected._replace(hessian=_descent_hessian(expected.hessian, slopes, nodes.root))
+        never_exact = nodes.standard.shape[1] > _LARGEST_PRODUCT
+        expected = expected._replace(hessian=_descent_hessian(expected.hessian, slopes, nodes.root, never_exact))
     return _restore(nodes, expected)
 
 
 def _restore(nodes: Nodes, found: Derivatives) -> Derivatives:
     """In the order of the latents again."""
-    if not nodes.split.linear:
+    if not nodes.split.linear and nodes.split.contrasts is None:
         return found
     return Derivatives(
         found.value, nodes.split.restore_vector(found.gradient), nodes.split.restore_matrix(found.hessian)
@@ -76,12 +82,15 @@ def _restore(nodes: Nodes, found: Derivatives) -> Derivatives:
 
 
 _NODES_EXACT, _NODES_COARSE = 1e-6, 1e-4
+_LARGEST_PRODUCT = 4
+"""The number of latents up to which product rules are used, whose error may vanish."""
 
 
 def _descent_hessian(
-    hessian: Float[Array, "D D"], slopes: Float[Array, "D D"], root: Float[Array, "D D"]
+    hessian: Float[Array, "D D"], slopes: Float[Array, "D D"], root: Float[Array, "D D"], never_exact: bool
 ) -> Float[Array, "D D"]:
-    """E[∇² log p], or where the nodes are too coarse for it, twice the sum's own derivative in C.
+    """E[∇² log p], or where the nodes are too coarse for it, as they always are for many latents, twice the sum's own
+    derivative in C.
 
     With f = m + Lz the sum over nodes changes with C as if LᵀHL were the lower triangle of LᵀE[∇log p zᵀ],
     mirrored. For exact integrals that is E[∇² log p] too; at nodes the two differ by quadrature error, and only
@@ -93,6 +102,8 @@ def _descent_hessian(
     safe_root = jnp.where(usable, root, jnp.eye(root.shape[0]))
     half = small_solve_lower_transposed(safe_root, own)
     of_sum = symmetrise(small_solve_lower_transposed(safe_root, half.T))
+    if never_exact:
+        return jnp.where(usable, of_sum, hessian)
     error = jnp.max(jnp.abs(root.T @ hessian @ root - own)) / (1.0 + jnp.max(jnp.abs(own)))
     return blend_by_error(jnp.where(usable, error, 0.0), _NODES_EXACT, _NODES_COARSE, hessian, of_sum)
 
@@ -162,7 +173,8 @@ def tilted_expectations(
     gradient, hessian = at_nodes.gradient @ tilted, at_nodes.hessian(tilted)
     centred = at_nodes.gradient - gradient[:, None]
     shift, covariance = _tilted_moments(nodes, at_nodes, hessian, tilted)
-    log_z = Derivatives(log_z, gradient, hessian + _weighted_squares(centred, tilted))
+    whole = hessian + _weighted_squares(centred, tilted)
+    log_z = Derivatives(log_z, nodes.split.project_columns(gradient), nodes.split.project_matrix(whole))
     return Tilted(nodes, log_z, shift, covariance, nodes.root)
 
 
@@ -173,7 +185,7 @@ def _weighted_squares(columns: Float[Array, "D S"], weights: Float[Array, " S"])
 
 def _tilted_moments(
     nodes: Nodes, at_nodes: AtNodes, hessian: Float[Array, "D D"], tilted: Float[Array, " S"]
-) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+) -> tuple[Float[Array, " Z"], Float[Array, "Z Z"]]:
     """Mean and covariance of z under the tilted distribution.
 
     The linear latents' part of z is Gaussian at every node, with mean Lᵀ∇ and covariance I + Lᵀ∇²L, where ∇ and ∇² are
@@ -192,10 +204,11 @@ def _tilted_moments(
 
 
 def _followed_expectations(at: Integrand, nodes: Nodes) -> Tilted:
-    """Expectations of one latent, from first derivatives alone."""
+    """Expectations of one latent, or of one contrast, from first derivatives alone."""
+    along = nodes.split.points(jnp.zeros(1), jnp.eye(1), jnp.ones((1, 1)))[0]
 
     def value_and_slope(f):
-        return jax.jvp(at.value, (f,), (jnp.ones_like(f),))
+        return jax.jvp(at.value, (f,), (along,))
 
     values, slopes = jax.vmap(value_and_slope)(nodes.points)
     log_z, tilted = _log_normaliser(nodes, values)
@@ -205,7 +218,7 @@ def _followed_expectations(at: Integrand, nodes: Nodes) -> Tilted:
     slope, shift = tilted @ slopes, tilted @ z
     spread = tilted @ ((slopes - slope) * (z - shift))
     # Where there is no spread, the expectation is that at the mean.
-    bend = derivatives(at.value, nodes.points[0]).hessian[0, 0]
+    bend = nodes.split.project_matrix(derivatives(at.value, nodes.points[0]).hessian)[0, 0]
     hessian = jnp.where(scale > 0.0, spread / jnp.where(scale > 0.0, scale, 1.0), bend)
     return Tilted(
         nodes,

@@ -2,8 +2,13 @@
 
 Given the other latents g, p(y | f) = N(y | A(g) l + b(g), Σ(g)) is integrated over the linear ones in closed form, so
 that nodes are only needed for g: twenty in place of four hundred for a mean and a log variance. All of this is in the
-order (others, linear), in which f = m + Lz has g depend on its own part of z alone. A method that names a rule
-gets that rule for all latents.
+order (others, linear), in which f = m + Lz has g depend on its own part of z alone.
+
+A likelihood that depends on fewer linear combinations Af of its latents than there are latents, as softmax depends on
+differences, needs nodes only for these: everything is then about Af, with mean Am and covariance ACAᵀ, and derivatives
+in m are Aᵀ∇ and Aᵀ∇²A.
+
+A method that names a rule gets that rule for all latents.
 """
 
 import math
@@ -15,32 +20,70 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..likelihoods.base import Likelihood, row_log_prob, row_peak
-from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PartwiseRule, PointRule, Unscented, default_cubature
+from ..likelihoods.base import Likelihood, row_log_prob, row_log_prob_derivatives, row_peak
+from ..numerics.cubature import (
+    Adaptive,
+    Cubature,
+    GaussHermite,
+    PartwiseRule,
+    PointRule,
+    QuasiRandom,
+    SphericalRule,
+    Unscented,
+    default_cubature,
+    has_negative_weights,
+)
 from ..numerics.gaussian import Gaussian
-from ..numerics.small import LOG_2PI, small_root
+from ..numerics.small import LOG_2PI, small_root, symmetrise
 from .mesh import mesh_for_density, mesh_for_expectation
 
 
 class Split(NamedTuple):
-    """Which latents get nodes, and which are integrated without."""
+    """What gets nodes, and what is integrated without: latents in another order, or combinations of them."""
 
     others: tuple[int, ...]
+    """The latents with nodes, or the rows of `contrasts`."""
     linear: tuple[int, ...]
+    contrasts: Float[np.ndarray, "G D"] | None = None
+    """The combinations of latents on which the likelihood depends; None for all latents."""
 
     def arrange(self, gaussian: Gaussian) -> Gaussian:
-        """In the order (others, linear)."""
+        """In the order (others, linear), or of the contrasts."""
+        if self.contrasts is not None:
+            matrix = jnp.asarray(self.contrasts)
+            return Gaussian(matrix @ gaussian.mean, symmetrise(matrix @ gaussian.covariance @ matrix.T))
         order = np.asarray(self.others + self.linear)
         if np.all(np.diff(order) == 1):
             return gaussian
         return Gaussian(gaussian.mean[order], gaussian.covariance[order][:, order])
 
-    def restore_vector(self, vector: Float[Array, " D"]) -> Float[Array, " D"]:
-        """Back to the order of the latents."""
+    def points(
+        self, mean: Float[Array, " G"], root: Float[Array, "G G"], standard: Float[Array, "S K"]
+    ) -> Float[Array, "S D"]:
+        """The points at which the likelihood is evaluated, for standard nodes of the others."""
+        root = root[:, : standard.shape[1]]
+        if self.contrasts is not None:
+            mean, root = self.contrasts.T @ mean, self.contrasts.T @ root
+        return (mean[:, None] + root @ standard.T).T
+
+    def project_columns(self, columns: Float[Array, "D *S"]) -> Float[Array, "G *S"]:
+        """Sums of gradients at nodes, which are those in f, as derivatives in what gets nodes."""
+        return columns if self.contrasts is None else self.contrasts @ columns
+
+    def project_matrix(self, matrix: Float[Array, "D D"]) -> Float[Array, "G G"]:
+        """The same for sums of Hessians."""
+        return matrix if self.contrasts is None else self.contrasts @ matrix @ self.contrasts.T
+
+    def restore_vector(self, vector: Float[Array, " G"]) -> Float[Array, " D"]:
+        """A gradient, in the order of the latents."""
+        if self.contrasts is not None:
+            return self.contrasts.T @ vector
         return vector[self._position()]
 
-    def restore_matrix(self, matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
-        """Back to the order of the latents."""
+    def restore_matrix(self, matrix: Float[Array, "G G"]) -> Float[Array, "D D"]:
+        """A Hessian, in the order of the latents."""
+        if self.contrasts is not None:
+            return symmetrise(self.contrasts.T @ matrix @ self.contrasts)
         position = self._position()
         return matrix[position][:, position]
 
@@ -49,14 +92,20 @@ class Split(NamedTuple):
 
 
 def split(likelihood: Likelihood, cubature: Cubature | None) -> Split:
-    """The linear latents apart, unless the method names a rule that is for all latents."""
-    named = cubature is not None and not isinstance(cubature, Adaptive)
-    linear = () if named else tuple(likelihood.linear_latents)
+    """The linear latents apart, or contrasts, unless the method names a rule that is for all latents."""
+    if cubature is not None and not isinstance(cubature, Adaptive):
+        return Split(tuple(range(likelihood.num_latents)), ())
+    if likelihood.contrasts is not None:
+        return Split(tuple(range(len(likelihood.contrasts))), (), np.asarray(likelihood.contrasts))
+    linear = tuple(likelihood.linear_latents)
     return Split(tuple(k for k in range(likelihood.num_latents) if k not in linear), linear)
 
 
 class Nodes(NamedTuple):
-    """Nodes in the order (others, linear): the others at their nodes, the linear ones at their means given those."""
+    """Nodes in the order (others, linear): the others at their nodes, the linear ones at their means given those.
+
+    With contrasts, `points` are values of f, of which only the contrasts matter; `standard` and `root` are theirs.
+    """
 
     split: Split
     points: Float[Array, "S D"]
@@ -66,6 +115,11 @@ class Nodes(NamedTuple):
     rule: Cubature
     log_weights: Float[Array, " S"] | None = None
     """Only of nodes for E[p^α] that follow it: so far from the Gaussian that weights underflow, they still count."""
+
+    @property
+    def latents(self) -> Float[Array, "S D"]:
+        """The points in the order of the latents."""
+        return self.points[:, np.argsort(self.split.others + self.split.linear)] if self.split.linear else self.points
 
     @property
     def free_root(self) -> Float[Array, "K K"]:
@@ -96,7 +150,7 @@ def place_nodes(
     if isinstance(rule, Adaptive) and y is not None and len(parts.others) == 1:
         return _follow(likelihood, y, arranged, parts, rule, root, density, power)
     standard, weights = rule.rule(len(parts.others))
-    points = (arranged.mean[:, None] + root[:, : len(parts.others)] @ jnp.asarray(standard).T).T
+    points = parts.points(arranged.mean, root, jnp.asarray(standard))
     return Nodes(parts, points, jnp.asarray(weights), jnp.asarray(standard), root, rule)
 
 
@@ -104,7 +158,13 @@ def numbers_per_row(likelihood: Likelihood, cubature: Cubature | None, density: 
     """The number of second derivatives at all nodes of one row."""
     parts = split(likelihood, cubature)
     rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
-    return rule.rule(len(parts.others))[1].size * likelihood.num_latents**2
+    nodes, count = rule.rule(len(parts.others))[1].size, len(parts.others) + len(parts.linear)
+    return nodes * count * (count if not _knows_derivatives(likelihood) else 2)
+
+
+def _knows_derivatives(likelihood: Likelihood) -> bool:
+    """Whether the likelihood brings its own derivatives."""
+    return type(likelihood).log_prob_derivatives is not Likelihood.log_prob_derivatives
 
 
 def _follow(
@@ -120,11 +180,11 @@ def _follow(
     """Nodes that follow the density as well as the Gaussian, for one latent and linear ones besides."""
     # Where nodes are changes nothing but their error: no derivative is taken of it.
     likelihood, y, mean, still = jax.tree.map(_hold, (likelihood, y, gaussian.mean, root))
-    at_mean = Nodes(parts, mean[None, :], jnp.ones(1), jnp.zeros((1, 1)), still, rule)
+    at_mean = Nodes(parts, parts.points(mean, still, jnp.zeros((1, 1))), jnp.ones(1), jnp.zeros((1, 1)), still, rule)
     integrand = powered_at(likelihood, y, at_mean, power) if density else expected_at(likelihood, y, at_mean)
 
     def log_density(z):
-        value = integrand.value(mean + z * still[:, 0])
+        value = integrand.value(parts.points(mean, still, jnp.reshape(z, (1, 1)))[0])
         return value / power if density else value
 
     peak = None if parts.linear else row_peak(likelihood, y, mean, still[0, 0])
@@ -135,7 +195,7 @@ def _follow(
     else:
         z, weights = mesh_for_expectation(log_density, rule.reach, peak).nodes_of_whole(rule.count)
         log_weights = None
-    points = (gaussian.mean[:, None] + root[:, :1] * z[None, :]).T
+    points = parts.points(gaussian.mean, root, z[:, None])
     return Nodes(parts, points, weights, z[:, None], root, rule, log_weights)
 
 
@@ -177,7 +237,20 @@ def _default(likelihood: Likelihood, dimension: int, density: bool) -> Cubature:
     # Of one latent p(y | f) may be far narrower than the Gaussian, and log p where it is not concave.
     if likelihood.num_latents == 1 and (density or not likelihood.log_concave):
         return Adaptive()
-    return default_cubature(dimension)
+    return _without_negative_weights(default_cubature(dimension), dimension)
+
+
+_ENOUGH, _MOST_NODES = 512, 1024
+"""The numbers of nodes for many latents: with more than the first, rules have no copies, and none has more than the
+second."""
+
+
+def _without_negative_weights(rule: Cubature, dimension: int) -> Cubature:
+    """Another rule for many latents, if sums over this one may be negative: log p may be far from a polynomial."""
+    if not has_negative_weights(rule, dimension):
+        return rule
+    size = SphericalRule().rule(dimension)[1].size if 2 * dimension**2 < _MOST_NODES else _MOST_NODES + 1
+    return SphericalRule(copies=max(1, _ENOUGH // size)) if size <= _MOST_NODES else QuasiRandom(_MOST_NODES)
 
 
 # Functions of one point in the order (others, linear) --------------------------------------------
@@ -267,7 +340,7 @@ class Integrand(NamedTuple):
 def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> Integrand:
     """E[log p(y | f)] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return Integrand.plain(lambda f: row_log_prob(likelihood, y, f))
+        return _nonlinear(likelihood, y, 1.0)
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
@@ -282,7 +355,7 @@ def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> 
 def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Integrand:
     """log E[p(y | f)^α] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
-        return Integrand.plain(lambda f: power * row_log_prob(likelihood, y, f))
+        return _nonlinear(likelihood, y, power)
 
     def at(others, linear):
         matrix, residual, noise = _linear_form(likelihood, y, others, linear)
@@ -295,6 +368,30 @@ def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, powe
         return value, _slope(fit, miss), fit
 
     return Integrand.quadratic(at, len(nodes.split.others))
+
+
+def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: float) -> Integrand:
+    """α log p(y | f), with the likelihood's own derivatives if it has them."""
+
+    def value(f):
+        return power * row_log_prob(likelihood, y, f)
+
+    if not _knows_derivatives(likelihood):
+        return Integrand.plain(value)
+
+    def with_derivatives(points):
+        values, gradient, diagonal, factor = jax.vmap(
+            lambda f: row_log_prob_derivatives(likelihood, y, f), in_axes=1, out_axes=-1
+        )(points.T)
+
+        def hessian(weights):
+            return power * (
+                jnp.diag(diagonal @ weights) + jnp.einsum("drs,ers->de", factor * weights[None, None], factor)
+            )
+
+        return AtNodes(power * values, power * gradient, hessian)
+
+    return Integrand(value, with_derivatives)
 
 
 # Matrices of the linear form at all nodes, which are the last axis ---------------------------------

@@ -228,6 +228,12 @@ def eigen_given(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.linalg.eigh(matrix)
 
 
+def rotation_given(matrix: np.ndarray) -> np.ndarray:
+    """The orthogonal factor of a matrix whose triangular factor has a positive diagonal, outside of any trace."""
+    rotation, triangular = np.linalg.qr(matrix)
+    return rotation * np.sign(np.diagonal(triangular))[None, :]
+
+
 def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
     """Lower Cholesky factors of many small PSD matrices (..., D, D) outside of any trace, singular ones included."""
     root = np.zeros(matrices.shape)

@@ -1,7 +1,8 @@
 """Linear algebra of small matrices, one per row of data: factors, solves, log determinants, eigenvalues, PSD tests.
 
-They are D x D with D a handful, and unrolled into scalar arithmetic, so that `jax.vmap` over rows turns them into a few
-vectorised operations instead of N calls to LAPACK. `linalg` has the large matrices.
+They are D x D with D a handful, and `jax.vmap` over rows turns them into vectorised operations instead of N calls to
+LAPACK: scalar arithmetic up to D = 4, and loops over columns above, because unrolled they would take longer to compile
+than to run. `linalg` has the large matrices.
 """
 
 import math
@@ -32,6 +33,8 @@ def small_pivots_and_root(
     gives a column of zeros, so that a singular covariance still has a root.
     """
     size = matrix.shape[-1]
+    if size > _LARGEST_UNROLLED:
+        return _pivots_and_root_in_a_loop(matrix)
     zero = jnp.zeros((), matrix.dtype)
     pivots = []
     columns: list[list[Array]] = []
@@ -54,6 +57,24 @@ def small_pivots_and_root(
     return jnp.stack(pivots), factor
 
 
+def _pivots_and_root_in_a_loop(
+    matrix: Float[Array, "D D"],
+) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
+    """`small_pivots_and_root` as a loop over columns."""
+    here = jnp.arange(matrix.shape[0])
+
+    def column(j, state):
+        pivots, factor = state
+        entries = matrix[:, j] - jnp.sum(factor * factor[j][None, :], axis=1)
+        pivot = entries[j]
+        positive = pivot > 0.0
+        root = jnp.where(pivot <= 0.0, 0.0, jnp.sqrt(jnp.where(pivot <= 0.0, 1.0, pivot)))
+        below = jnp.where(positive & (here > j), entries, 0.0) / jnp.where(positive, root, 1.0)
+        return pivots.at[j].set(pivot), factor.at[:, j].set(jnp.where(here == j, root, below))
+
+    return jax.lax.fori_loop(0, matrix.shape[0], column, (jnp.zeros(matrix.shape[0]), jnp.zeros_like(matrix)))
+
+
 def small_covariance(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
     """Make a small matrix PSD that is a covariance up to rounding, without changing its nonnegative diagonal.
 
@@ -69,7 +90,7 @@ def small_covariance(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
     return jnp.where(is_psd, value, factor @ factor.T) + (matrix - value)
 
 
-_LARGEST_UNROLLED = 8
+_LARGEST_UNROLLED = 4
 
 
 def _clipped_root(matrix: Float[Array, "D D"]) -> tuple[Float[Array, "D D"], Bool[Array, ""]]:
@@ -177,6 +198,8 @@ def _eliminate(matrix: Float[Array, "D D"], right: Float[Array, "D K"]) -> tuple
 
 def small_solve_lower(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
     """L⁻¹ right for a small lower triangular matrix."""
+    if factor.shape[-1] > _LARGEST_UNROLLED:
+        return _solve_lower_in_a_loop(factor, right)
     rows: list[Array] = []
     for i in range(factor.shape[-1]):
         entry = right[i]
@@ -184,6 +207,16 @@ def small_solve_lower(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) 
             entry = entry - factor[i, k] * rows[k]
         rows.append(entry / factor[i, i])
     return jnp.stack(rows)
+
+
+def _solve_lower_in_a_loop(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """`small_solve_lower` as a loop over rows."""
+
+    def row(i, solved):
+        weights = factor[i].reshape(-1, *(1 for _ in right.shape[1:]))
+        return solved.at[i].set((right[i] - jnp.sum(weights * solved, axis=0)) / factor[i, i])
+
+    return jax.lax.fori_loop(0, factor.shape[0], row, jnp.zeros_like(right))
 
 
 def small_solve_lower_transposed(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
@@ -302,23 +335,28 @@ def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Arra
     # If eigenvalues are equal, rounding errors off the diagonal would cause rotations by 45° that undo each other.
     negligible = 1e-16 * jnp.max(jnp.abs(matrix))
 
-    def sweep(_, state):
+    def turn(state, partner):
         turned, vectors = state
+        diagonal, off = jnp.diagonal(turned), turned[here, partner]
+        safe = jnp.where(off == 0.0, 1.0, off)
+        slope = (diagonal[partner] - diagonal) / (2.0 * safe)
+        tangent = jnp.where(slope < 0.0, -1.0, 1.0) / (jnp.abs(slope) + jnp.sqrt(1.0 + slope**2))
+        tangent = jnp.where((jnp.abs(off) <= negligible) | (partner == here), 0.0, tangent)
+        # Both entries of a pair use exactly the same angle: computed separately, they would differ by rounding.
+        tangent = jnp.where(here <= partner, tangent, -tangent[partner])
+        cosine = 1.0 / jnp.sqrt(1.0 + tangent**2)
+        sine = tangent * cosine
+        turned = cosine[:, None] * turned - sine[:, None] * turned[partner]
+        turned = turned * cosine[None, :] - turned[:, partner] * sine[None, :]
+        # Vectors as rows: for permuted columns, XLA makes a kernel that recomputes all rounds for every entry.
+        return turned, cosine[:, None] * vectors - sine[:, None] * vectors[partner]
+
+    def sweep(_, state):
+        if size > _LARGEST_UNROLLED:
+            return jax.lax.fori_loop(0, len(rounds), lambda k, state: turn(state, jnp.asarray(rounds)[k]), state)
         for partner in rounds:
-            diagonal, off = jnp.diagonal(turned), turned[here, partner]
-            safe = jnp.where(off == 0.0, 1.0, off)
-            slope = (diagonal[partner] - diagonal) / (2.0 * safe)
-            tangent = jnp.where(slope < 0.0, -1.0, 1.0) / (jnp.abs(slope) + jnp.sqrt(1.0 + slope**2))
-            tangent = jnp.where((jnp.abs(off) <= negligible) | (partner == here), 0.0, tangent)
-            # Both entries of a pair use exactly the same angle: computed separately, they would differ by rounding.
-            tangent = jnp.where(here <= partner, tangent, -tangent[partner])
-            cosine = 1.0 / jnp.sqrt(1.0 + tangent**2)
-            sine = tangent * cosine
-            turned = cosine[:, None] * turned - sine[:, None] * turned[partner]
-            turned = turned * cosine[None, :] - turned[:, partner] * sine[None, :]
-            # Vectors as rows: for permuted columns, XLA makes a kernel that recomputes all rounds for every entry.
-            vectors = cosine[:, None] * vectors - sine[:, None] * vectors[partner]
-        return turned, vectors
+            state = turn(state, partner)
+        return state
 
     # Convergence is quadratic: six sweeps are enough for ten states, and a few more for more.
     start = symmetrise(matrix), jnp.eye(size, dtype=matrix.dtype)
@@ -326,7 +364,7 @@ def _jacobi(matrix: Float[Array, "D D"]) -> tuple[Float[Array, " D"], Float[Arra
     return jnp.diagonal(turned), vectors.T
 
 
-def _pairings(size: int) -> list[np.ndarray]:
+def _pairings(size: int) -> np.ndarray:
     """Rounds of disjoint pairs that together contain every pair: the partner of each index, or itself."""
     places = list(range(size + size % 2))
     rounds = []
@@ -337,7 +375,7 @@ def _pairings(size: int) -> list[np.ndarray]:
                 partner[one], partner[other] = other, one
         rounds.append(partner)
         places = [places[0], places[-1], *places[1:-1]]
-    return rounds
+    return np.stack(rounds)
 
 
 def _eigh_of_two(matrix: Float[Array, "2 2"]) -> tuple[Float[Array, " 2"], Float[Array, "2 2"]]:

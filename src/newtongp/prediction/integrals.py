@@ -131,7 +131,7 @@ def class_probabilities(likelihood, cubature, latent: Gaussian) -> np.ndarray:
 def _class_probabilities(cubature, likelihood, latent: Gaussian) -> Float[Array, "M K"]:
     def row(likelihood, gaussian):
         nodes = place_nodes(likelihood, gaussian, cubature, True, _without_negative_weights)
-        unscaled = nodes.weights @ jax.vmap(lambda f: row_probabilities(likelihood, f))(nodes.points)
+        unscaled = nodes.weights @ jax.vmap(lambda f: row_probabilities(likelihood, f))(nodes.latents)
         # They sum to 1 up to rounding.
         return unscaled / jnp.sum(unscaled)
 

@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double, on_host, to_host
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
+from ..kernels.multilatent import over_latents, stacked
 from ..means import as_mean
 from ..numerics import linalg
 from ..numerics.gaussian import Gaussian, Sites, add_covariance
@@ -112,8 +113,10 @@ class SparseGP(Prior):
 
     def with_inducing(self, inducing: tuple[Any, ...]) -> "SparseGP":
         """The same prior with these inducing inputs, one array for all latents or one per latent."""
-        distinct = inducing[:1] if all(inputs is inducing[0] for inputs in inducing) else inducing
-        return SparseGP(self.kernel, list(distinct), self.mean, self.selection, self.seed, self.storage)
+        shared = all(inputs is inducing[0] for inputs in inducing)
+        return SparseGP(
+            self.kernel, inducing[0] if shared else list(inducing), self.mean, self.selection, self.seed, self.storage
+        )
 
     def size_class(self, rows: int) -> int:
         return size_class(rows, SMALLEST_DATA)
@@ -203,8 +206,10 @@ class Projection(eqx.Module):
     @classmethod
     def to(cls, kernel: Any, inducing: tuple[Any, ...]) -> "Projection":
         """The projection on these inducing inputs."""
-        pairs = zip(latent_kernels(kernel), inducing, strict=True)
-        return cls(inducing, tuple(linalg.whitening(gram(part, z, z)) for part, z in pairs))
+        # One by one, because it calls LAPACK (see `numerics/small.py`).
+        groups = over_latents(lambda part, z: linalg.whitening(gram(part, z, z)), kernel, inducing, one_by_one=True)
+        found = {latent: group.found[k] for group in groups for k, latent in enumerate(group.latents)}
+        return cls(inducing, tuple(found[latent] for latent in range(len(inducing))))
 
     @property
     def size(self) -> int:
@@ -218,11 +223,12 @@ class Projection(eqx.Module):
 
     def features(self, kernel: Any, x: Float[Array, "N P"]) -> Float[Array, "D N M"]:
         """Ψ = K(x, Z)Tᵀ of every latent; latents with fewer inducing inputs get columns of zeros."""
-        padded = []
-        for part, z, whitening in zip(latent_kernels(kernel), self.inducing, self.whitening, strict=True):
+
+        def of_latent(part, z, whitening):
             features = gram(part, x, z) @ whitening.T
-            padded.append(jnp.pad(features, ((0, 0), (0, self.size - z.shape[0]))))
-        return jnp.stack(padded)
+            return jnp.pad(features, ((0, 0), (0, self.size - z.shape[0])))
+
+        return stacked(over_latents(of_latent, kernel, self.inducing, self.whitening))
 
     def at(self, kernel: Any, x: Float[Array, "N P"]) -> tuple[Float[Array, "D N M"], Float[Array, "N D D"]]:
         """The features, and the covariance of e, K(x, x) − ΨΨᵀ, of every row."""
@@ -244,6 +250,9 @@ class SparseWorkspace(Workspace):
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         return self.conditioned(self.solve(sites))
+
+    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+        return weight_space.log_normaliser(self.features, self.mean, sites.linear, sites.precision)
 
     def conditioned(self, solved: weight_space.Solved) -> Conditioned:
         """q(g) at the data, from the posterior of the whitened inducing variables."""

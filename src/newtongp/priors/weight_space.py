@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Bool, Float
 
 from ..numerics import linalg, small
@@ -42,6 +44,53 @@ def solve(features: Float[Array, "F N P"], prior_mean: Float[Array, "N D"], site
     factor = _factorise(features, sites.precision)
     mean = _whitened_mean(features, sites.precision, sites.centred_linear(prior_mean), factor.inverse)
     return Solved(factor.inverse, mean, times(features, mean), factor.log_det, factor.proper)
+
+
+@jax.custom_jvp
+def log_normaliser(features, prior_mean, linear, precision) -> Float[Array, ""]:
+    """log ∫ p ∏ tₙ, whose derivative is αᵀdμ + mᵀdλ − ½ tr((mmᵀ + C) dΛ) + tr((αvᵀ − ΛΨB⁻¹)ᵀ dΨ), with α = λ − Λm."""
+    return _log_normaliser(prior_mean, linear, precision, solve(features, prior_mean, Sites(linear, precision)))
+
+
+def _log_normaliser(prior_mean, linear, precision, solved: Solved) -> Float[Array, ""]:
+    mean = prior_mean + solved.shift
+    exponent = jnp.sum(linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, precision, mean)
+    return exponent - 0.5 * (jnp.sum(solved.mean**2) + solved.log_det)
+
+
+def _log_normaliser_derivative(primals, tangents):
+    features, prior_mean, linear, precision = primals
+    solved = solve(features, prior_mean, Sites(linear, precision))
+    mean = prior_mean + solved.shift
+    slope = linear - jnp.einsum("nde,ne->nd", precision, mean)
+    moved_features, moved_mean, moved_linear, moved_precision = (
+        None if isinstance(tangent, SymbolicZero) else tangent for tangent in tangents
+    )
+    change = jnp.zeros(())
+    if moved_mean is not None:
+        change = change + jnp.sum(slope * moved_mean)
+    if moved_linear is not None:
+        change = change + jnp.sum(mean * moved_linear)
+    if moved_precision is not None:
+        squares = mean[:, :, None] * mean[:, None, :] + covariances(solved.half, features)
+        change = change - 0.5 * jnp.sum(squares * moved_precision)
+    if moved_features is not None:
+        latents, size = solved.mean.shape
+        inverse = (solved.inverse.T @ solved.inverse).reshape(latents, size, latents, size)
+
+        def of_latent(rows):
+            own, weights, block, row_precision = rows
+            pulled = jnp.einsum("ne,enp->np", row_precision, _projected(features, block))
+            return own[:, None] * weights[None, :] - pulled
+
+        rows = slope.T, solved.mean, inverse, jnp.swapaxes(precision, 0, 1)
+        pulled = jax.lax.map(of_latent, rows)
+        pulled = jnp.sum(pulled, axis=0, keepdims=True) if features.shape[0] == 1 else pulled
+        change = change + jnp.sum(pulled * moved_features)
+    return _log_normaliser(prior_mean, linear, precision, solved), change
+
+
+log_normaliser.defjvp(_log_normaliser_derivative, symbolic_zeros=True)
 
 
 # Sums and maps over rows, block by block ----------------------------------------------------------
@@ -103,11 +152,6 @@ def map_over_rows(
     return jax.tree.map(lambda a, b: jnp.concatenate([a, b]), values, function(*block(whole, rest)))
 
 
-def _per_latent(features: Float[Array, "F N P"], latents: int) -> list[Float[Array, "N P"]]:
-    """The features of every latent."""
-    return [features[d if features.shape[0] > 1 else 0] for d in range(latents)]
-
-
 # Products with features -----------------------------------------------------------------------
 
 
@@ -115,27 +159,43 @@ def times(features: Float[Array, "F N P"], weights: Float[Array, "D P"]) -> Floa
     """Ψv."""
     if features.shape[0] == 1:
         return features[0] @ weights.T
-    return jnp.stack([matrix @ weight for matrix, weight in zip(features, weights, strict=True)], axis=1)
+    return jnp.einsum("dnp,dp->nd", features, weights)
 
 
 def transposed_times(features: Float[Array, "F N P"], values: Float[Array, "N D"]) -> Float[Array, "D P"]:
     """Ψᵀ times one value per row and latent."""
     if features.shape[0] == 1:
         return values.T @ features[0]
-    return jnp.stack([values[:, d] @ matrix for d, matrix in enumerate(features)])
+    return jnp.einsum("nd,dnp->dp", values, features)
+
+
+def _projected(features: Float[Array, "F N P"], half: Float[Array, "A D P"]) -> Float[Array, "D N A"]:
+    """Ψₙ halfᵀ of every latent and row."""
+    if features.shape[0] == 1:
+        return jnp.einsum("np,adp->dna", features[0], half)
+    return jnp.einsum("dnp,adp->dna", features, half)
 
 
 def gram(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> Float[Array, "DP DP"]:
     """ΨᵀΛΨ of one block of rows, one latent after the other."""
-    matrices = _per_latent(features, precision.shape[1])
-    if len(matrices) == 1:
-        return _weighted_square(matrices[0], precision[:, 0, 0])
-    rows = []
-    for d, left in enumerate(matrices):
-        above = [rows[e][:, d * left.shape[1] : (d + 1) * left.shape[1]].T for e in range(d)]
-        beside = [left.T @ (precision[:, d, e][:, None] * matrices[e]) for e in range(d + 1, len(matrices))]
-        rows.append(jnp.concatenate([*above, _weighted_square(left, precision[:, d, d]), *beside], axis=1))
-    return jnp.concatenate(rows)
+    latents = precision.shape[1]
+    if latents == 1:
+        return _weighted_square(features[0], precision[:, 0, 0])
+    above = np.triu_indices(latents)
+
+    # Pairs of latents one after the other: a batched product would copy the features of every pair.
+    def block(pair):
+        own, first, second = pair
+        return features[own[0]].T @ (precision[:, first, second][:, None] * features[own[1]])
+
+    own = np.minimum(above, features.shape[0] - 1).T
+    blocks = jax.lax.map(block, (own, *above))
+    position = np.zeros((latents, latents), dtype=int)
+    position[above] = position.T[above] = np.arange(len(above[0]))
+    whole = blocks[position]
+    below = np.tril(np.ones((latents, latents), dtype=bool), -1)[:, :, None, None]
+    whole = jnp.where(below, jnp.swapaxes(whole, 2, 3), whole)
+    return jnp.swapaxes(whole, 1, 2).reshape(latents * whole.shape[2], -1)
 
 
 _LARGE = 128
@@ -158,8 +218,7 @@ def covariances(
 ) -> Float[Array, "N D D"]:
     """The D × D covariance of every row, Ψₙ halfᵀ half Ψₙᵀ.
 
-    The half is block lower triangular: rows of a latent have no entries for the weights of later latents. Products are
-    cheaper if the blocks are triangular too.
+    The half is block lower triangular. Products for one latent are cheaper if it is triangular.
     """
     return map_over_rows(lambda features: _covariances(half, features, triangular), features)
 
@@ -168,15 +227,15 @@ def _covariances(
     half: Float[Array, "DP D P"], features: Float[Array, "F N P"], triangular: bool
 ) -> Float[Array, "N D D"]:
     size, latents = half.shape[2], half.shape[1]
-    matrices = _per_latent(features, latents)
     if latents == 1:
-        return _squared_norms(half[:, 0], matrices[0], triangular)[:, None, None]
-    total = jnp.zeros((features.shape[1], latents, latents))
-    for e in range(latents):
-        block = half[e * size : (e + 1) * size, : e + 1]
-        rows = jnp.stack([matrices[d] @ block[:, d].T for d in range(e + 1)], axis=1)
-        total = total.at[:, : e + 1, : e + 1].add(jnp.einsum("nda,nea->nde", rows, rows))
-    return total
+        return _squared_norms(half[:, 0], features[0], triangular)[:, None, None]
+
+    def add(total, block):
+        rows = _projected(features, block)
+        return total + jnp.einsum("dna,ena->nde", rows, rows), None
+
+    blocks = half.reshape(-1, size, latents, size)
+    return jax.lax.scan(add, jnp.zeros((features.shape[1], latents, latents)), blocks)[0]
 
 
 def _squared_norms(half: Float[Array, "P P"], features: Float[Array, "N P"], triangular: bool) -> Float[Array, " N"]:
@@ -208,8 +267,10 @@ _PLAIN = 1e6
 
 def _factorise(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> _Factor:
     def sums(features, precision):
-        sizes = jnp.sum(jnp.abs(precision), axis=(1, 2))
-        return gram(features, precision), jnp.sum(sizes[None, :, None] * features**2, axis=1)
+        # |Λ_de ψ_d ψ_e| ≤ ½ |Λ_de| (ψ_d² + ψ_e²): sums over one row of Λ bound what each latent adds.
+        sizes = jnp.sum(jnp.abs(precision), axis=2).T
+        sizes = sizes if features.shape[0] > 1 else jnp.max(sizes, axis=0, keepdims=True)
+        return gram(features, precision), jnp.sum(sizes[:, :, None] * features**2, axis=1)
 
     matrix, sizes = sum_over_rows(sums, features, precision)
     return jax.lax.cond(
@@ -234,8 +295,9 @@ def _factorise_twice(features: Float[Array, "F N P"], precision: Float[Array, "N
     from the positive part of Λ, raised by a bound on rounding errors, so that it always exists, and is constant in
     derivatives. Products with Λ use its roots: with a singular Λ itself, rounding would add spurious eigenvalues.
     """
-    fixed_features, fixed_precision = jax.lax.stop_gradient((features, precision))
-    rough = sum_over_rows(gram, fixed_features, jax.vmap(small.project_psd)(fixed_precision))
+    positive, negative = jax.vmap(small.signed_roots)(precision)
+    fixed_features, roots = jax.lax.stop_gradient((features, positive))
+    rough = sum_over_rows(gram, fixed_features, jnp.einsum("ndk,nek->nde", roots, roots))
     identity = jnp.eye(rough.shape[0])
     lift = 10.0 * jnp.finfo(rough.dtype).eps * jnp.trace(rough)
     first = linalg.cholesky(rough + (1.0 + lift) * identity)
@@ -243,19 +305,16 @@ def _factorise_twice(features: Float[Array, "F N P"], precision: Float[Array, "N
     latents = precision.shape[1]
     half = inverse.reshape(rough.shape[0], latents, -1)
 
-    def scaled_gram(features, precision):
-        rows = jnp.stack([matrix @ half[:, d].T for d, matrix in enumerate(_per_latent(features, latents))], axis=1)
-        positive, negative = (_times_roots(roots, rows) for roots in jax.vmap(small.signed_roots)(precision))
-        return positive.T @ positive - negative.T @ negative
+    # A column of one of the roots is zero in the other.
+    signs = jnp.where(jnp.any(negative != 0.0, axis=1), -1.0, 1.0)
 
-    scaled = inverse @ inverse.T + sum_over_rows(scaled_gram, features, precision)
+    def scaled_gram(features, roots, signs):
+        rows = jnp.einsum("ndk,dna->nka", roots, _projected(features, half))
+        return _weighted_square(rows.reshape(signs.size, -1), signs.reshape(-1))
+
+    scaled = inverse @ inverse.T + sum_over_rows(scaled_gram, features, positive + negative, signs)
     second = linalg.cholesky(small.symmetrise(scaled))
     return _inverted(second, inverse, linalg.log_det_from_cholesky(first) + linalg.log_det_from_cholesky(second))
-
-
-def _times_roots(roots: Float[Array, "N D D"], rows: Float[Array, "N D P"]) -> Float[Array, "ND P"]:
-    """Rᵀ times the rows, for all sites."""
-    return jnp.einsum("ndk,nda->nka", roots, rows).reshape(-1, rows.shape[2])
 
 
 def _inverted(factor: Float[Array, "DP DP"], right: Float[Array, "DP DP"], log_det: Float[Array, ""]) -> _Factor:
