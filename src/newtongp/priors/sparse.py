@@ -251,7 +251,7 @@ class SparseWorkspace(Workspace):
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         return self.conditioned(self.solve(sites))
 
-    def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
+    def log_normaliser(self, sites: Sites, psd: bool = False) -> Float[Array, ""]:
         return weight_space.log_normaliser(self.features, self.mean, sites.linear, sites.precision)
 
     def conditioned(self, solved: weight_space.Solved) -> Conditioned:
