@@ -28,10 +28,10 @@ HERE = Path(__file__).resolve().parent
 TRAINING = 1257
 RUNS = [
     ("newtongp", "newtongp_classes.py", "softmax"),
-    ("newtongp", "newtongp_classes.py", "softmax, one kernel per class"),
     ("gpflow", "gpflow_classes.py", "multiclass"),
     ("gpflow", "gpflow_classes.py", "softmax"),
     ("gpytorch", "gpytorch_classes.py", "softmax"),
+    ("newtongp", "newtongp_classes.py", "softmax, one kernel per class"),
 ]
 
 
@@ -52,6 +52,7 @@ def main() -> None:
             try:
                 python = sys.executable if tool == "newtongp" else environments.python_of(tool)
                 results.append(run(python, tool, script, likelihood, data, labels, given.cores))
+                console.print(results[-1])
             except (RuntimeError, environments.Unavailable) as why:
                 console.print(f"{tool}, {likelihood}: {why}")
     table(
