@@ -179,6 +179,17 @@ def binomial(rng):
     return one_latent(rng, lk.Binomial(trials, link), given, (-2.0, 2.0), constant(1.0 / np.sqrt(trials)), 6)
 
 
+def beta_binomial(rng):
+    trials, concentration = int(log_uniform(rng, 1, 200)), log_uniform(rng, 0.5, 1e3)
+
+    def given(y, f):
+        p = np.clip(special.expit(f), 1e-300, 1.0 - 1e-16)
+        return stats.betabinom.cdf(y, trials, concentration * p, concentration * (1.0 - p))
+
+    width = constant(np.sqrt(1.0 / trials + 1.0 / concentration))
+    return one_latent(rng, lk.BetaBinomial(trials, concentration), given, (-2.0, 2.0), width, 6)
+
+
 def bernoulli(rng):
     link, lapse = str(rng.choice(["probit", "logit"])), float(rng.choice([0.0, 0.1]))
 
@@ -317,6 +328,7 @@ KINDS = {
     "coregionalisation": coregionalisation,
     "heteroscedastic student": heteroscedastic_student,
     "chained": chained,
+    "beta-binomial": beta_binomial,
 }
 
 
