@@ -44,8 +44,8 @@ class Split(NamedTuple):
     others: tuple[int, ...]
     """The latents with nodes, or the rows of `contrasts`."""
     linear: tuple[int, ...]
-    contrasts: Float[np.ndarray, "G D"] | None = None
-    """The combinations of latents on which the likelihood depends; None for all latents."""
+    contrasts: Any = None
+    """The combinations of latents on which the likelihood depends, (G, D); None for all latents."""
 
     def arrange(self, gaussian: Gaussian) -> Gaussian:
         """In the order (others, linear), or of the contrasts."""
@@ -380,9 +380,8 @@ def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: float) -> I
         return Integrand.plain(value)
 
     def with_derivatives(points):
-        values, gradient, diagonal, factor = jax.vmap(
-            lambda f: row_log_prob_derivatives(likelihood, y, f), in_axes=1, out_axes=-1
-        )(points.T)
+        at_nodes: Any = jax.vmap(lambda f: row_log_prob_derivatives(likelihood, y, f), in_axes=1, out_axes=-1)(points.T)
+        values, gradient, diagonal, factor = at_nodes
 
         def hessian(weights):
             return power * (
