@@ -67,8 +67,8 @@ def test_the_environment_sets_the_effort(monkeypatch):
     [
         ({}, "low"),
         ({"full": True}, "low"),
-        ({"work": 2.0**19}, "low"),
-        ({"work": 2.0**19 + 1}, "medium"),
+        ({"work": 2.0**17}, "low"),
+        ({"work": 2.0**17 + 1}, "medium"),
         ({"work": 1e9, "full": True}, "full"),
     ],
 )

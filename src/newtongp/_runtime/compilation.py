@@ -40,7 +40,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "medium": {"xla_cpu_use_fusion_emitters": False},
     "full": {},
 }
-_SMALL_ARGUMENTS, _LITTLE_WORK = 2**19, 2**19
+_SMALL_ARGUMENTS, _LITTLE_WORK = 2**19, 2**17
 """The number of array elements up to which a program that runs once, or iterates, is compiled with low effort."""
 _ZERO = np.float32(0.0)
 _ONE_THREAD = 2**23

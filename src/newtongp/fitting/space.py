@@ -4,6 +4,7 @@
 """
 
 import copy
+import functools
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,6 +17,7 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..model import Model
+from ..parameters.constraints import Positive
 from ..parameters.priors import Plausible
 from ..results.fit_result import FitResult
 from ..results.result import InferenceError, Result
@@ -108,12 +110,32 @@ class Space:
         return self._penalty(unconstrained, priors)
 
     def _penalty(self, unconstrained: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
-        if not any(prior is not None for prior in priors):
+        if not any(prior is not None for prior in priors) or self._is_plausible(unconstrained):
             return 0.0, np.zeros(self.size)
         if all(prior is None or isinstance(prior, Plausible) for prior in priors):
             return self._plausible_penalty(unconstrained, priors)
         value, slope = _negative_log_prior(jnp.asarray(unconstrained), priors, self.slots)
         return float(value), np.asarray(slope)
+
+    def _is_plausible(self, unconstrained: np.ndarray) -> bool:
+        """Whether all values are inside of plausible ranges, where the penalty is zero, and no other prior is given."""
+        ranges = self._plausible_ranges
+        return ranges is not None and bool(np.all((ranges[0] < unconstrained) & (unconstrained < ranges[1])))
+
+    @functools.cached_property
+    def _plausible_ranges(self) -> tuple[np.ndarray, np.ndarray] | None:
+        """The plausible ranges of all free numbers; None if there are other priors, or other constraints."""
+        ends, begin = (np.full(self.size, -np.inf), np.full(self.size, np.inf)), 0
+        for prior, slot in zip(self.priors, self.slots, strict=True):
+            here = slice(begin, begin + slot.size)
+            begin += slot.size
+            if prior is None:
+                continue
+            if not (isinstance(prior, Plausible) and isinstance(slot.constraint, Positive)):
+                return None
+            for end, value in zip(ends, (prior.lower, prior.upper), strict=True):
+                end[here] = slot.constraint.unconstrain(np.broadcast_to(value, slot.shape))
+        return ends
 
     def _plausible_penalty(self, unconstrained: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
         """The same for plausible ranges alone, with nothing to compile."""
@@ -129,6 +151,7 @@ class Space:
     def release(self, chosen: np.ndarray) -> "Space":
         """The same space without weak priors on these free numbers, and with narrower bounds for them."""
         other = copy.copy(self)
+        vars(other).pop("_plausible_ranges", None)
         other.margins = np.where(chosen, np.minimum(self.margins, _RELEASED), self.margins)
         parts = np.split(chosen, np.cumsum([slot.size for slot in self.slots])[:-1])
         others = zip(self.priors, self.weak, parts, self.slots, strict=True)
