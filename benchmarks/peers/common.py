@@ -47,10 +47,11 @@ def serve(prepare: Callable[[dict], tuple[Measurements, dict]]) -> None:
 
 
 def settle(measure: Callable[[], float], least: float = 8.0) -> None:
-    """Measure for some seconds: programs are compiled, and ours are compiled again once they have run for long."""
+    """Measure once, which compiles. Ours are compiled again once they have run for long, unless the effort is set."""
     start = time.perf_counter()
     measure()
-    while time.perf_counter() - start < least:
+    compiles_again = "newtongp" in sys.modules and not os.environ.get("NEWTONGP_EFFORT")
+    while compiles_again and time.perf_counter() - start < least:
         measure()
 
 
