@@ -11,8 +11,8 @@ def fit(task, data):
     import tensorflow as tf
 
     classes = int(data["y"].max()) + 1
-    rows = data["x"], data["y"].astype(np.float64)[:, None]
     softmax = task["likelihood"] == "softmax"
+    rows = data["x"], data["y"].astype(np.int64 if softmax else np.float64)[:, None]
     model = gpflow.models.SVGP(
         gpflow.kernels.SquaredExponential(VARIANCE, LENGTHSCALE),
         gpflow.likelihoods.Softmax(classes) if softmax else gpflow.likelihoods.MultiClass(classes),
