@@ -112,11 +112,13 @@ class Traced:
             return None
         loaded = _load(file)
         if loaded is None:
-            loaded = self._export(given, structure, shapes)
-            if loaded is None:
+            written = self._export(given, structure, shapes)
+            if written is None:
                 return None
-            _save(file, *loaded)
-        exported, outputs = loaded
+            exported, outputs, content = written
+            _save(file, content)
+        else:
+            exported, outputs = loaded
         counts = [len(jax.tree.leaves(arg)) for arg in dynamic]
         ends = np.cumsum([0, *counts])
         positions = [i for i in range(len(given)) if i not in self.static]
@@ -133,7 +135,8 @@ class Traced:
         parts = (name, str(shapes), str(settings), jax.default_backend(), _versions(), _source())
         return hashlib.sha256(repr(parts).encode() + buffer.getvalue()).hexdigest()
 
-    def _export(self, given, structure, shapes) -> tuple[Any, Any] | None:
+    def _export(self, given, structure, shapes) -> tuple[Any, Any, bytes] | None:
+        """The exported program, the structure of its outputs, and the content of the file that has both."""
         outputs = []
 
         def flat(*leaves):
@@ -151,11 +154,11 @@ class Traced:
         try:
             exported = export.export(jax.jit(flat))(*specs)
             buffer = io.BytesIO()
-            _Pickler(buffer, protocol=5).dump(outputs[-1])
+            _Pickler(buffer, protocol=5).dump((bytes(exported.serialize()), outputs[-1]))
         # A program that cannot be exported is traced by every process.
         except (ValueError, NotImplementedError, Unknown, pickle.PicklingError, AttributeError):
             return None
-        return exported, pickle.loads(buffer.getvalue())
+        return exported, outputs[-1], buffer.getvalue()
 
 
 class _Pickler(pickle.Pickler):
@@ -193,12 +196,12 @@ def _load(file: Path) -> tuple[Any, Any] | None:
         return None
 
 
-def _save(file: Path, exported: Any, outputs: Any) -> None:
+def _save(file: Path, content: bytes) -> None:
     """Write a file in one step, so that other processes see all of it or nothing. Disks may be full: no error."""
     with contextlib.suppress(OSError):
         handle, name = tempfile.mkstemp(dir=file.parent, suffix=".partial")
         with os.fdopen(handle, "wb") as partial:
-            pickle.dump((bytes(exported.serialize()), outputs), partial, protocol=5)
+            partial.write(content)
         os.replace(name, file)
         _prune(file.parent)
 
