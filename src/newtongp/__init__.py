@@ -11,7 +11,7 @@ A prior, a likelihood and a method are three independent choices:
 
 from typing import TYPE_CHECKING
 
-from . import interface, kernels, likelihoods, means
+from . import interface, kernels, likelihoods, means, terms
 from ._runtime.lazy import on_demand
 from ._runtime.version import __version__ as __version__
 from .inference.infer import infer, iterate
@@ -139,5 +139,6 @@ __all__ = [
     "report",
     "solve",
     "storage",
+    "terms",
     "use_cache",
 ]

@@ -1,20 +1,25 @@
 """A model: a prior and a likelihood that fit together."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import equinox as eqx
 
 from . import likelihoods
 from .likelihoods.base import Likelihood
+from .priors.additive import Additive
 from .priors.base import Prior
 from .priors.by_name import for_latents
+from .terms.base import Term, Terms
 from .validation.names import find
 
 
 class Model(eqx.Module):
     """A Gaussian prior over latent functions and a likelihood of the data given them (`eq:model`).
 
-    A likelihood that needs no arguments may be given by its name: "poisson", "bernoulli", "student_t".
+    `prior` may also be a sum of terms over the columns of a table (`newtongp.terms`), or a mapping from the names of the
+    likelihood's latents to sums of terms. A likelihood that needs no arguments may be given by its name: "poisson",
+    "bernoulli", "student_t".
 
     >>> from newtongp import GP, kernels, likelihoods
     >>> Model(GP(kernels.RBF()), likelihoods.Poisson()).prior.num_latents
@@ -27,6 +32,8 @@ class Model(eqx.Module):
     def __init__(self, prior: Any, likelihood: Any):
         if isinstance(likelihood, str):
             likelihood = likelihood_named(likelihood)
+        if isinstance(prior, (Term, Terms, Mapping)):
+            prior = Additive(prior)
         if not isinstance(prior, Prior):
             raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {prior!r}")
         if not isinstance(likelihood, Likelihood):

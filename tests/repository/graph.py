@@ -19,10 +19,11 @@ MAY_IMPORT = {
     "kernels": "_runtime validation numerics parameters",
     "likelihoods": "_runtime validation numerics parameters",
     "means": "_runtime validation numerics parameters",
-    "priors": "_runtime validation numerics parameters kernels means",
+    "terms": "_runtime validation numerics parameters kernels",
+    "priors": "_runtime validation numerics parameters kernels means terms",
     "methods": "_runtime validation numerics likelihoods",
-    "model": "validation likelihoods priors",
-    "inputs": "_runtime validation numerics likelihoods model",
+    "model": "validation likelihoods terms priors",
+    "inputs": "_runtime validation numerics likelihoods terms priors model",
     "results": "numerics parameters priors model inputs",
     "inference": (
         "_runtime validation numerics parameters kernels means likelihoods priors methods model inputs results"
@@ -44,7 +45,7 @@ MAY_IMPORT = {
     "cli": "_runtime storage",
     "__main__": "cli",
     "": (
-        "_runtime numerics parameters kernels means likelihoods priors methods model results inference interface "
+        "_runtime numerics parameters kernels means likelihoods terms priors methods model results inference interface "
         "diagnostics fitting inputs plotting prediction report storage datasets"
     ),
 }

@@ -21,6 +21,7 @@ from ..inference.problem import Setup
 from ..inference.steps.double_loop import DoubleLoop
 from ..inputs import memory
 from ..inputs.data import read_inputs
+from ..inputs.tables import bind
 from ..model import Model
 from ..priors.by_name import for_columns
 from ..priors.sparse import SparseGP
@@ -156,6 +157,7 @@ def fit(
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
     """The model bound to its data, with one lengthscale per column if unspecified, and with chosen inducing inputs."""
+    model, x, y = bind(model, x, y)
     inputs = read_inputs(x, model)
     memory.require_rows(model.prior, inputs, times=_GRADIENTS)
     model = Model(for_columns(model.prior, inputs.shape[1]), model.likelihood)

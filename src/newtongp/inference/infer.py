@@ -128,7 +128,8 @@ class Run:
             sites = to_host(swept(self.problem, self.data.x))
             if self._energy_at(sites) < self._energy_at(at_prior):
                 yield sites
-        yield at_prior
+        if self.model.prior.is_proper:
+            yield at_prior
         yield from self._held()
         yield from inside_support(self.problem)
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Float
 from .._runtime.compilation import compiled
 from ..inputs import memory
 from ..inputs.data import columns_of, read_data
+from ..inputs.tables import bind
 from ..kernels.definite import check_definite
 from ..likelihoods.base import Likelihood, map_row_parameters
 from ..model import Model
@@ -98,6 +99,7 @@ class Setup:
     """A model with the user's data: the data as read, the order of the rows, and the bound model."""
 
     def __init__(self, model: Model, x: Any, y: Any):
+        model, x, y = bind(model, x, y)
         self.model = model
         self.data, self.columns = read_data(x, y, model), columns_of(x, model)
         self.memory = memory.require_rows(model.prior, self.data.x)

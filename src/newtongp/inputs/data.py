@@ -10,6 +10,7 @@ from ..likelihoods.base import Likelihood, rows_given
 from ..likelihoods.partial import PartlyObserved, partly_problem
 from ..model import Model
 from ..numerics.gaussian import Sites
+from ..terms.columns import EncodedTable, TableColumns
 from ..validation.numbers import NotRealError, as_real
 from ..validation.text import short
 from ..validation.times import MixedError, read_times
@@ -35,18 +36,24 @@ class Data(NamedTuple):
         return np.where(self.observed[:, None] if self.seen is None else self.seen, self.y, np.nan)
 
 
-def columns_of(x: Any, model: Model) -> Columns:
+def columns_of(x: Any, model: Model) -> Columns | TableColumns:
     """The columns of x, for matching new inputs."""
+    if isinstance(x, EncodedTable):
+        return x.encoding
     clock = getattr(model.prior, "clock", None)
     return Columns(names_of(x), NUMBERS if clock is None else kind_of(read_times(x)))
 
 
-def read_inputs(x: Any, model: Model, name: str = "x", like: Columns | None = None) -> np.ndarray:
+def read_inputs(x: Any, model: Model, name: str = "x", like: Columns | TableColumns | None = None) -> np.ndarray:
     """x as a float64 matrix with one row per datum, checked against the prior.
 
     Time stamps are counted in units of the prior's clock; numbers are used unchanged, in those units. With `like`,
     columns are reordered to match, and must be of the same kind.
     """
+    if isinstance(x, EncodedTable):
+        return x.matrix
+    if isinstance(like, TableColumns):
+        return like.read(x, name)
     order = None if like is None else like.order(x, name)
     times = _read_times(x, model, name, like)
     array = _as_float(x, name) if times is None else times
@@ -139,7 +146,9 @@ def _read_times(x: Any, model: Model, name: str, like: Columns | None) -> np.nda
         raise ValueError(f"{name}: {error}") from None
 
 
-def read_data(x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"), like: Columns | None = None) -> Data:
+def read_data(
+    x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"), like: Columns | TableColumns | None = None
+) -> Data:
     """x and y as arrays, checked against each other and the model; NaN in y is missing."""
     check_indexes(x, y, names)
     inputs = read_inputs(x, model, names[0], like)

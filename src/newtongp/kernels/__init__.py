@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .periodic import Cosine, Periodic
     from .simple import Linear, White
     from .spherical import Spherical
+    from .walk import Walk
 
 __getattr__, __dir__ = on_demand(
     __name__,
@@ -31,6 +32,7 @@ __getattr__, __dir__ = on_demand(
         "periodic": "Cosine Periodic",
         "simple": "Linear White",
         "spherical": "Spherical",
+        "walk": "Walk",
     },
 )
 
@@ -61,6 +63,7 @@ __all__ = [
     "Spherical",
     "Stationary",
     "Sum",
+    "Walk",
     "White",
     "diagonal",
     "diagonals",

@@ -19,7 +19,7 @@ from .constraints import Constraint, Real
 Path = tuple[str | int, ...]
 
 
-_ELIDED = ("parts", "kernels", "base")
+_ELIDED = ("parts", "kernels", "base", "latents", "terms")
 """Fields that a name leaves out: `kernel[0]` is `kernel.parts[0]`."""
 
 
@@ -83,7 +83,12 @@ def _visit(value: Any, path: Path, name: str, declaration_above: tuple) -> Itera
     elif isinstance(value, (tuple, list)):
         for index, entry in enumerate(value):
             # A single part needs no index: `mean.value`, not `mean[0].value`.
-            yield from _visit(entry, (*path, index), name if len(value) == 1 else f"{name}[{index}]", declaration_above)
+            label = getattr(entry, "label", None)
+            if isinstance(label, str):
+                inner = _longer(name, label)
+            else:
+                inner = name if len(value) == 1 else f"{name}[{index}]"
+            yield from _visit(entry, (*path, index), inner, declaration_above)
     elif _is_real(value):
         yield Parameter(name, path, np.asarray(value, dtype=float), *declaration_above)
 

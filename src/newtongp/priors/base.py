@@ -161,6 +161,11 @@ class Prior(eqx.Module):
     def num_latents(self) -> int:
         """The number of latent functions."""
 
+    @property
+    def is_proper(self) -> bool:
+        """Whether the prior is a distribution, so that inference can start there; False with flat effects."""
+        return True
+
     @abc.abstractmethod
     def check_inputs(self, x: np.ndarray) -> None:
         """Raise ValueError if this prior cannot be used on these inputs."""

@@ -1,0 +1,92 @@
+"""Binding additive models to tables: columns become numbers, and terms learn their sizes."""
+
+from typing import Any
+
+import equinox as eqx
+import numpy as np
+
+from .._runtime.double import in_double
+from ..likelihoods.base import Likelihood, row_mean, rows_given, with_row_parameters
+from ..model import Model
+from ..priors.additive import Additive
+from ..terms.base import Units
+from ..terms.columns import EncodedTable, TableColumns
+from ..terms.table import Table, is_table
+from ..validation.numbers import NotRealError, as_real
+
+
+def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
+    """The model with its terms bound to the table x, the table encoded, and y, which may be the name of a column.
+
+    Models without terms are returned as they are.
+    """
+    prior = getattr(model, "prior", None)
+    if not isinstance(prior, Additive) or isinstance(x, EncodedTable):
+        return model, x, y
+    if not is_table(x):
+        raise ValueError(
+            f"terms are over the named columns of a table, got x of type {type(x).__name__}: give a data frame of "
+            'pandas, polars or pyarrow, or a mapping such as {"age": ages}'
+        )
+    table = Table(x, "x")
+    output = y if isinstance(y, str) else None
+    if output is not None:
+        y = table[output].numbers_or_missing()
+    likelihood, row_columns = _with_columns(model.likelihood, table)
+    bound, columns = prior.bind(table, _units(likelihood, y))
+    columns = TableColumns(columns.encoders, row_columns, output)
+    if output is not None and output in columns.sources:
+        raise ValueError(f"column {output!r} is y and cannot be part of a term: leave it out of the terms")
+    encoded = EncodedTable(columns.encode(table), columns, x)
+    return eqx.tree_at(lambda m: (m.prior, m.likelihood), model, (bound, likelihood)), encoded, y
+
+
+def _with_columns(likelihood: Likelihood, table: Table) -> tuple[Likelihood, tuple[tuple[str, str], ...]]:
+    """The likelihood with the values of columns that were given by name."""
+    named = {
+        name: likelihood.row_parameter(name)
+        for name in likelihood.row_parameters
+        if isinstance(likelihood.row_parameter(name), str)
+    }
+    values = {name: table[column].numbers() for name, column in named.items()}
+    return with_row_parameters(likelihood, **values), tuple(named.items())
+
+
+def row_values(columns: Any, x_new: Any, given: dict[str, Any], name: str) -> dict[str, Any]:
+    """Row parameters of new rows: those given, and others from the columns of the table that held them."""
+    if not isinstance(columns, TableColumns):
+        return given
+    named = [(parameter, column) for parameter, column in columns.row_columns if parameter not in given]
+    table = Table(x_new, name) if named else None
+    return {**{parameter: table[column].numbers() for parameter, column in named if table is not None}, **given}
+
+
+@in_double
+def _units(likelihood: Likelihood, y: Any) -> tuple[Units, ...]:
+    """For every latent its location and scale: those of y where the latent moves the mean of y one to one."""
+    plain = tuple(Units() for _ in range(likelihood.num_latents))
+    try:
+        values = as_real(y)
+    except NotRealError:
+        return plain  # reading the data explains what is wrong with it
+    values = values[np.isfinite(values)]
+    if likelihood.num_outputs != 1 or values.size == 0 or rows_given(likelihood):
+        one = likelihood.num_outputs == 1 and values.size > 0 and getattr(likelihood, "linear_latents", ()) == (0,)
+        if not one:
+            return plain
+    location, scale = float(np.mean(values)), float(np.std(values))
+    measured = Units(location, scale if scale > 0.0 else max(abs(location), 1.0))
+    return tuple(measured if _moves_mean(likelihood, latent) else Units() for latent in range(likelihood.num_latents))
+
+
+def _moves_mean(likelihood: Likelihood, latent: int) -> bool:
+    if latent in tuple(likelihood.linear_latents) and likelihood.num_outputs == 1:
+        return True
+    zero = np.zeros(likelihood.num_latents)
+    one = zero.copy()
+    one[latent] = 1.0
+    try:
+        moved = np.asarray(row_mean(likelihood, one)) - np.asarray(row_mean(likelihood, zero))  # pyright: ignore
+    except (NotImplementedError, TypeError, ValueError):
+        return False
+    return moved.size == 1 and abs(float(moved[0]) - 1.0) < 1e-9

@@ -1,0 +1,320 @@
+"""Additive models: every latent is a sum of terms over the columns of a table.
+
+All terms are weights (`level_space.py`): effects of columns, of the levels of groups, and values of smooth functions at
+their distinct inputs. The group with the most levels is eliminated level by level, so that its size enters the cost
+only linearly; the others are solved for together.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from .._runtime.compilation import compiled
+from .._runtime.double import on_host
+from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
+from ..terms.base import Terms, Units, Weights, as_terms
+from ..terms.columns import TableColumns
+from ..terms.group import Group
+from ..terms.table import Table
+from . import level_space
+from .base import Conditioned, Layout, Posterior, Prior, Workspace, at_inputs, draws_of
+from .level_space import Block, Blocks
+
+
+class Additive(Prior):
+    """A sum of terms for every latent, over the columns of a table.
+
+    `terms` is a term, a sum of terms, or a mapping from the names of the likelihood's latents to sums of terms. x is
+    then a table: a data frame, or a mapping of columns.
+
+    >>> from newtongp import terms
+    >>> Additive(terms.Linear("age") + terms.Group("clinic")).num_latents
+    1
+    """
+
+    latents: tuple[Terms, ...]
+    names: tuple[str, ...] = eqx.field(static=True)
+    """The names of the latents."""
+    eliminated: str | None = eqx.field(static=True)
+    """The name of the codes of the groups that are eliminated, once bound to a table."""
+
+    def __init__(self, terms: Any):
+        given = terms if isinstance(terms, Mapping) else {"f": terms}
+        if not given:
+            raise ValueError("terms must not be empty: give at least one, such as terms.Linear()")
+        self.latents = tuple(_named(name, value) for name, value in given.items())
+        self.names = tuple(map(str, given))
+        self.eliminated = None
+
+    @property
+    def num_latents(self) -> int:
+        return len(self.latents)
+
+    @property
+    def is_proper(self) -> bool:
+        return not any(term.is_flat for terms in self.latents for term in terms.terms)
+
+    def bind(self, table: Table, units: tuple[Units, ...]) -> tuple["Additive", TableColumns]:
+        """The prior with the sizes that a table implies, and how to encode other tables."""
+        bound, encoders = [], []
+        for terms, unit in zip(self.latents, units, strict=True):
+            pairs = [term.bind(table, unit) for term in terms.terms]
+            bound.append(Terms(tuple(term for term, _ in pairs)))
+            encoders.append(tuple(encoder for _, encoder in pairs))
+        prior = eqx.tree_at(
+            lambda p: p.latents, Additive(dict(zip(self.names, self.latents, strict=True))), tuple(bound)
+        )
+        object.__setattr__(prior, "eliminated", _largest_group(prior))
+        return prior, TableColumns(tuple(encoders))
+
+    @property
+    def places(self) -> tuple[tuple[slice, ...], ...]:
+        """The columns of x that belong to every term of every latent."""
+        begin, found = 0, []
+        for terms in self.latents:
+            own = []
+            for term in terms.terms:
+                own.append(slice(begin, begin + term.width))
+                begin += term.width
+            found.append(tuple(own))
+        return tuple(found)
+
+    @property
+    def labels(self) -> tuple[tuple[str, ...], ...]:
+        """The labels of all terms, by latent."""
+        return tuple(tuple(term.label for term in terms.terms) for terms in self.latents)
+
+    def check_inputs(self, x: np.ndarray) -> None:
+        width = sum(term.width for terms in self.latents for term in terms.terms)
+        if x.shape[1] != width:
+            raise ValueError(
+                f"terms are over the named columns of a table, got an array with {x.shape[1]} column(s): give a data "
+                "frame, or a mapping of columns"
+            )
+
+    memory_remedy: ClassVar[str] = "use terms with fewer levels or distinct values, or fewer rows"
+
+    def memory(self, x: np.ndarray) -> float:
+        weights = sum(
+            term.points.shape[0] if hasattr(term, "points") else term.levels * term.size
+            for terms in self.latents
+            for term in terms.terms
+            if hasattr(term, "points") or (isinstance(term, Group) and ":".join(term.columns) != self.eliminated)
+        )
+        return 8.0 * (10.0 * x.size + 6.0 * float(weights) ** 2)
+
+    def size_class(self, rows: int) -> int:
+        return size_class(rows, SMALLEST_DATA)
+
+    def layout(self, x: Any, size: int | None = None) -> Layout:
+        rows = tuple(
+            tuple(term.read_rows(x[:, place]) for term, place in zip(terms.terms, places, strict=True))
+            for terms, places in zip(self.latents, self.places, strict=True)
+        )
+        return Layout(fill_rows(rows, size), None)
+
+    def prepare(self, x: Any) -> "AdditiveWorkspace":
+        count = jax.tree.leaves(x)[0].shape[0]
+        means, blocks = [], []
+        for latent, (terms, rows) in enumerate(zip(self.latents, x, strict=True)):
+            total = jnp.zeros(count)
+            for term, own in zip(terms.terms, rows, strict=True):
+                total = total + term.mean(own)
+                blocks += [_block(weights, latent) for weights in term.weights(own)]
+            means.append(total)
+        eliminated = tuple(block for block in blocks if self._is_eliminated(block))
+        rest = tuple(block for block in blocks if not self._is_eliminated(block))
+        return AdditiveWorkspace(Blocks(jnp.stack(means, axis=1), eliminated, rest))
+
+    def _is_eliminated(self, block: Block) -> bool:
+        return block.root is None and block.codes is not None and block.over == self.eliminated
+
+    def condition(self, workspace: "AdditiveWorkspace", sites: Sites) -> "AdditivePosterior":
+        solved = level_space.solve(workspace.blocks, sites)
+        conditioned = workspace.conditioned(solved)
+        return AdditivePosterior(
+            conditioned.marginals,
+            conditioned.log_normaliser(sites),
+            self,
+            solved.weights,
+            solved.half,
+            solved.own,
+            solved.own_half,
+            solved.coupling,
+        )
+
+
+def _named(name: str, value: Any) -> Terms:
+    try:
+        return as_terms(value)
+    except ValueError as error:
+        raise ValueError(f"terms of {name!r}: {error}") from None
+
+
+_FEW_LEVELS = 32
+"""Groups with fewer levels are solved for with the other weights."""
+
+
+def _largest_group(prior: Additive) -> str | None:
+    """The codes over which most weights are independent between levels; None if there are few."""
+    sizes: dict[str, int] = {}
+    for terms in prior.latents:
+        for term in terms.terms:
+            if isinstance(term, Group) and term.levels >= _FEW_LEVELS:
+                name = ":".join(term.columns)
+                sizes[name] = sizes.get(name, 0) + term.levels * term.size
+    return max(sizes, key=lambda name: sizes[name]) if sizes else None
+
+
+def _block(weights: Weights, latent: int) -> Block:
+    return Block(weights.codes, weights.columns, weights.root, weights.levels, weights.over, latent, weights.flat)
+
+
+class AdditiveWorkspace(Workspace):
+    """The blocks of all terms at the data."""
+
+    blocks: Blocks
+
+    @property
+    def mean(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The prior mean of every row, (N, D)."""
+        return self.blocks.mean
+
+    def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
+        return self.conditioned(level_space.solve(self.blocks, sites))
+
+    def conditioned(self, solved: level_space.Solved) -> Conditioned:
+        """q(f) at the data, from the posterior of the weights."""
+        blocks = self.blocks
+        mean = blocks.mean + level_space.f_of(blocks, solved.weights, solved.own)
+        covariance = level_space.covariances(blocks, solved)
+        return Conditioned(
+            Gaussian(mean, covariance), level_space.distance(blocks, solved), solved.log_det, solved.proper
+        )
+
+    def log_normaliser(self, sites: Sites, psd: bool = False) -> Float[Array, ""]:
+        return level_space.log_normaliser(self.blocks, sites)
+
+
+class AdditivePosterior(Posterior):
+    """q(f) of a sum of terms, through their weights.
+
+    `terms` gives the posterior of chosen terms. All are conditional on the hyperparameters.
+    """
+
+    marginals: Gaussian
+    log_normaliser: Any
+    prior: Additive
+    weights: Any
+    """The means of all weights but the eliminated ones, in units of their prior."""
+    half: Any
+    """H: the covariance of these weights is HᵀH."""
+    own: Any
+    """The means of the eliminated weights, by level."""
+    own_half: Any
+    """T: the covariance of a level's eliminated weights, given the others, is TᵀT."""
+    coupling: Any
+    """How the eliminated weights of a level move with the others."""
+
+    @on_host
+    def predict(self, x: Any) -> Gaussian:
+        return at_inputs(_predict, self, x)
+
+    @on_host
+    def joint(self, x: Any) -> Gaussian:
+        return _joint(self.without_marginals(), x, self.everything)
+
+    @on_host
+    def draw(self, key: Any, x: Any, n: int) -> Any:
+        return draws_of(_joint(self.without_marginals(), x, self.everything), key, n, x.shape[0])
+
+    @on_host
+    def of_terms(self, x: Any, chosen: Any) -> Gaussian:
+        """The posterior of a weighted sum of terms at rows: `chosen` has one number per term of every latent."""
+        rows = np.asarray(x)
+        chosen = tuple(tuple(map(float, own)) for own in chosen)
+        return at_inputs(lambda posterior, x: _of_terms(posterior, x, chosen), self, rows)
+
+    @on_host
+    def joint_of_terms(self, x: Any, chosen: Any) -> Gaussian:
+        """The joint distribution of a weighted sum of terms at rows."""
+        return _joint(self.without_marginals(), x, chosen)
+
+    @property
+    def everything(self) -> tuple[tuple[float, ...], ...]:
+        """The choice of all terms."""
+        return tuple(tuple(1.0 for _ in terms.terms) for terms in self.prior.latents)
+
+
+class _NewRows:
+    """Rows at new inputs: what the weights contribute, and what is left of the prior."""
+
+    def __init__(self, posterior: AdditivePosterior, x: Any, chosen: Any):
+        prior, count = posterior.prior, x.shape[0]
+        means, blocks, self.left = [], [], []
+        for latent, (terms, places) in enumerate(zip(prior.latents, prior.places, strict=True)):
+            mean, left = jnp.zeros(count), jnp.zeros(count)
+            for term, place, factor in zip(terms.terms, places, chosen[latent], strict=True):
+                mean = mean + factor * term.new_mean(x[:, place])
+                for weights in term.new_weights(x[:, place]):
+                    if weights.residual is not None:
+                        left = left + factor**2 * weights.residual
+                    blocks.append(_block(weights._replace(columns=factor * weights.columns), latent))
+            means.append(mean)
+            self.left.append(left)
+        own = tuple(block for block in blocks if prior._is_eliminated(block))
+        rest = tuple(block for block in blocks if not prior._is_eliminated(block))
+        self.blocks = Blocks(jnp.stack(means, axis=1), own, rest)
+        self.solved = level_space.Solved(
+            posterior.weights,
+            posterior.half,
+            posterior.own,
+            posterior.own_half,
+            posterior.coupling,
+            jnp.zeros(()),
+            jnp.asarray(True),
+        )
+
+    @property
+    def mean(self) -> Float[Array, "M D"]:
+        return self.blocks.mean + level_space.f_of(self.blocks, self.solved.weights, self.solved.own)
+
+
+def _of_terms_now(posterior: AdditivePosterior, x: Any, chosen: Any) -> Gaussian:
+    rows = _NewRows(posterior, x, chosen)
+    covariance = level_space.covariances(rows.blocks, rows.solved)
+    left = jax.vmap(jnp.diag)(jnp.stack(rows.left, axis=1))
+    return Gaussian(rows.mean, covariance + left)
+
+
+@compiled
+def _of_terms(posterior: AdditivePosterior, x: Float[Array, "M C"], chosen: Any) -> Gaussian:
+    return _of_terms_now(posterior, x, chosen)
+
+
+@compiled
+def _predict(posterior: AdditivePosterior, x: Float[Array, "M C"]) -> Gaussian:
+    return _of_terms_now(posterior, x, posterior.everything)
+
+
+@compiled
+def _joint(posterior: AdditivePosterior, x: Float[Array, "M C"], chosen: Any) -> Gaussian:
+    rows = _NewRows(posterior, x, chosen)
+    prior, mean = posterior.prior, rows.mean
+    count, latents = mean.shape
+    covariance = level_space.joint_covariance(rows.blocks, rows.solved)
+    for latent, (terms, places) in enumerate(zip(prior.latents, prior.places, strict=True)):
+        left = sum(
+            factor**2 * term.new_covariance(x[:, place])
+            for term, place, factor in zip(terms.terms, places, chosen[latent], strict=True)
+        )
+        pick = jnp.zeros((latents, latents)).at[latent, latent].set(1.0)
+        spread = jnp.einsum("mn,de->mdne", jnp.broadcast_to(left, (count, count)), pick)
+        covariance = covariance + spread.reshape(count * latents, count * latents)
+    return Gaussian(mean.reshape(-1), covariance)

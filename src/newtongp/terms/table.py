@@ -1,0 +1,206 @@
+"""Tables: named columns of numbers, of levels or of time stamps, read from any data frame or from a mapping."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..validation.frames import library_of, read_frame
+from ..validation.text import short
+from ..validation.times import MixedError, Times, read_times
+
+
+class Column(NamedTuple):
+    """One column of a table: its entries, and its categories in their order if it declares them."""
+
+    name: str
+    entries: np.ndarray
+    categories: tuple[Any, ...] | None = None
+    source: Any = None
+    """The column as it was given, for time stamps."""
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether the entries are numbers, or truth values."""
+        return self.categories is None and self.entries.dtype.kind in "fiub"
+
+    def numbers(self) -> np.ndarray:
+        """The entries as finite floats; ValueError names the row of any other."""
+        if not self.is_numeric:
+            first = self.entries[0] if self.entries.size else None
+            raise ValueError(
+                f"column {self.name!r} must hold numbers here, but its first entry is {short(_plain(first))}: "
+                f"convert it to numbers, or use it as a factor, as in Linear({self.name!r}) or Group({self.name!r})"
+            )
+        values = self.entries.astype(float)
+        wrong = np.flatnonzero(~np.isfinite(values))
+        if wrong.size:
+            what = "missing" if np.isnan(values[wrong[0]]) else values[wrong[0]]
+            raise ValueError(
+                f"column {self.name!r} must be finite, but row {wrong[0]} is {what}: drop that row, or fill it in "
+                "(only y may be missing)"
+            )
+        return values
+
+    def numbers_or_missing(self) -> np.ndarray:
+        """The entries as floats with NaN where they are missing, for y."""
+        if not self.is_numeric:
+            first = self.entries[0] if self.entries.size else None
+            raise ValueError(
+                f"column {self.name!r} must hold numbers to be y, but its first entry is {short(_plain(first))}: convert "
+                "it, as to 0 and 1, or to counts"
+            )
+        return self.entries.astype(float)
+
+    def labels(self) -> tuple[list[Any], np.ndarray]:
+        """The distinct entries as plain values, and which of them each row has; ValueError if one is missing."""
+        if self.entries.dtype.kind in "OmM":
+            known: dict[Any, int] = {}
+            which = np.fromiter((known.setdefault(_plain(e), len(known)) for e in self.entries), int, self.entries.size)
+            distinct = list(known)
+        else:
+            values, which = np.unique(self.entries, return_inverse=True)
+            distinct = [_plain(value) for value in values]
+        missing = [place for place, value in enumerate(distinct) if value is None or value != value]
+        if missing:
+            row = np.flatnonzero(np.isin(which, missing))[0]
+            raise ValueError(
+                f"column {self.name!r} has no level in row {row}: drop that row, or give its level a name of its own"
+            )
+        return distinct, which
+
+    def levels(self) -> tuple[Any, ...]:
+        """The distinct labels: declared categories that occur, in their order, or all labels sorted."""
+        distinct, _ = self.labels()
+        if self.categories is not None:
+            return tuple(level for level in self.categories if level in set(distinct))
+        try:
+            return tuple(sorted(distinct))
+        except TypeError:
+            return tuple(sorted(distinct, key=str))
+
+    def codes(self, levels: tuple[Any, ...]) -> tuple[np.ndarray, list[Any]]:
+        """The number of each row's level, and the levels that are not among these, numbered after them."""
+        distinct, which = self.labels()
+        place = {level: number for number, level in enumerate(levels)}
+        new = [label for label in distinct if label not in place]
+        place |= {label: len(levels) + number for number, label in enumerate(new)}
+        return np.array([place[label] for label in distinct])[which], new
+
+    def times(self) -> Times | None:
+        """The entries as time stamps or durations; None if they are not."""
+        try:
+            return read_times(self.source)
+        except MixedError as error:
+            raise ValueError(
+                f"column {self.name!r} must hold numbers, or time stamps of one kind, but row {error.row} is "
+                f"{short(error.second)} and others are like {short(error.first)}: make them all alike"
+            ) from None
+
+
+class Table:
+    """Columns by name, all with the same number of rows.
+
+    >>> table = Table({"age": [30, 40], "sex": ["f", "m"]})
+    >>> table.rows, table["age"].numbers().tolist(), table["sex"].levels()
+    (2, [30.0, 40.0], ('f', 'm'))
+    """
+
+    def __init__(self, given: Any, name: str = "the table"):
+        self.name = name
+        self.library = library_of(given)
+        self._columns = _read_columns(given, name)
+        lengths = {column: _length(values) for column, values in self._columns.items()}
+        self.rows = next(iter(lengths.values()), 0)
+        for column, length in lengths.items():
+            if length != self.rows:
+                first = next(iter(lengths))
+                raise ValueError(
+                    f"all columns of {name} must have the same number of rows, but {first!r} has {self.rows} and "
+                    f"{column!r} has {length}: give one value per row"
+                )
+        if self.rows == 0:
+            raise ValueError(f"{name} has no rows: give at least one")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all columns."""
+        return tuple(self._columns)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._columns
+
+    def __getitem__(self, name: str) -> Column:
+        if name not in self._columns:
+            known = ", ".join(map(repr, self._columns))
+            raise ValueError(f"{self.name} has no column {name!r}: its columns are {short(known, 200)}")
+        return _read_column(name, self._columns[name])
+
+
+def is_table(value: Any) -> bool:
+    """Whether this is something with named columns: a data frame, or a mapping of columns.
+
+    >>> is_table({"age": [30.0]}), is_table([30.0])
+    (True, False)
+    """
+    return isinstance(value, Mapping) or len(getattr(read_frame(value), "shape", ())) == 2
+
+
+def _read_columns(given: Any, name: str) -> dict[str, Any]:
+    if isinstance(given, Table):
+        return given._columns
+    if isinstance(given, Mapping):
+        return {str(key): value for key, value in given.items()}
+    names = getattr(given, "column_names", getattr(given, "columns", None))
+    if isinstance(names, Iterable) and not isinstance(given, np.ndarray):
+        listed = list(map(str, names))
+        twice = next((column for column in listed if listed.count(column) > 1), None)
+        if twice is not None:
+            raise ValueError(f"{name} has two columns called {twice!r}: give columns different names")
+    frame = read_frame(given)
+    if frame is None or len(frame.shape) != 2:
+        raise ValueError(
+            f"terms are over the named columns of a table, got {type(given).__name__}: give a data frame of pandas, "
+            'polars or pyarrow, or a mapping such as {"age": ages}'
+        )
+    return {str(column): frame[column] for column in frame.columns}  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _length(values: Any) -> int:
+    try:
+        return len(values)
+    except TypeError:
+        return int(np.size(values))
+
+
+def _read_column(name: str, values: Any) -> Column:
+    import narwhals as nw
+
+    series = values if isinstance(values, nw.Series) else read_frame(values)
+    if series is None or len(series.shape) != 1:
+        array = np.asarray(values)
+        if array.ndim != 1:
+            raise ValueError(
+                f"column {name!r} must have one value per row, got shape {array.shape}: give one dimension"
+            )
+        return Column(name, array, None, values)
+    native = series.to_native()
+    if isinstance(series.dtype, (nw.Categorical, nw.Enum)):
+        categories = tuple(_plain(level) for level in series.cat.get_categories().to_list())
+        return Column(name, np.fromiter(series.to_list(), object, len(series)), categories, native)
+    array = series.to_numpy()
+    if array.dtype.kind in "fiub" or array.dtype.kind in "mM":
+        return Column(name, array, None, native)
+    entries = series.to_list()
+    if series.dtype.is_numeric() or series.dtype == nw.Boolean:  # numbers with missing entries
+        return Column(name, np.array([np.nan if e is None else float(e) for e in entries]), None, native)
+    return Column(name, np.fromiter(entries, object, len(series)), None, native)
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as Python's own; whole floats as integers, so that levels 1 and 1.0 are the same."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return None if type(value).__name__ in ("NAType", "NaTType") else value
