@@ -17,8 +17,8 @@ from .validation.names import find
 class Model(eqx.Module):
     """A Gaussian prior over latent functions and a likelihood of the data given them (`eq:model`).
 
-    `prior` may also be a sum of terms over the columns of a table (`newtongp.terms`), or a mapping from the names of the
-    likelihood's latents to sums of terms. A likelihood that needs no arguments may be given by its name: "poisson",
+    `prior` may also be a sum of terms over the columns of a table (`newtongp.terms`), or a mapping from the names of
+    the likelihood's latents to sums of terms. A likelihood that needs no arguments may be given by its name: "poisson",
     "bernoulli", "student_t".
 
     >>> from newtongp import GP, kernels, likelihoods

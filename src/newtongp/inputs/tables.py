@@ -7,7 +7,6 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..likelihoods.base import Likelihood, row_mean, rows_given, with_row_parameters
-from ..model import Model
 from ..priors.additive import Additive
 from ..terms.base import Units
 from ..terms.columns import EncodedTable, TableColumns

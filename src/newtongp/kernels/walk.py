@@ -39,6 +39,6 @@ class Walk(Kernel):
         wrong = np.flatnonzero((x[:, 0] < 0.0) | (x[:, 0] != np.round(x[:, 0])))
         if wrong.size:
             raise ValueError(
-                f"a random walk is over whole steps from its start, but row {wrong[0]} is {x[wrong[0], 0]:g} steps after "
-                "it: use equally spaced levels, or a Trend, which may have any"
+                f"a random walk is over whole steps from its start, but row {wrong[0]} is {x[wrong[0], 0]:g} steps "
+                "after it: use equally spaced levels, or a Trend, which may have any"
             )

@@ -65,6 +65,30 @@ def solve_lower(
     return solution if right.ndim == 2 else solution[:, 0]
 
 
+def cholesky_of_each(matrices: Float[Array, "L K K"]) -> Float[Array, "L K K"]:
+    """The lower Cholesky factors of many small matrices; NaN where one is not positive definite."""
+    if matrices.shape[1] == 1:
+        return jnp.sqrt(jnp.where(matrices > 0.0, matrices, jnp.nan))
+    return jax.lax.linalg.cholesky(matrices, symmetrize_input=False)
+
+
+def solve_each_lower(
+    factors: Float[Array, "L K K"], right: Float[Array, "L K P"], transpose: bool = False
+) -> Float[Array, "L K P"]:
+    """L⁻¹ right, or L⁻ᵀ right, for many small factors."""
+    if factors.shape[1] == 1:
+        return right / factors
+    return jax.lax.linalg.triangular_solve(factors, right, left_side=True, lower=True, transpose_a=transpose)
+
+
+def dependent_column(matrix: np.ndarray, tolerance: float = 1e-10) -> int | None:
+    """The first column that is a linear combination of those before it, up to a relative tolerance; None if none is."""
+    size = np.sqrt(np.sum(matrix**2, axis=0))
+    pivots = np.abs(np.diagonal(np.linalg.qr(matrix / np.where(size > 0.0, size, 1.0), mode="r")))
+    found = np.flatnonzero(pivots < tolerance)
+    return int(found[0]) if found.size else None
+
+
 _BLOCKS, _SMALLEST_BLOCK = 4, 40
 """Triangular matrices are inverted in this many blocks of columns, each of at least so many."""
 

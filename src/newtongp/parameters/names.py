@@ -84,10 +84,8 @@ def _visit(value: Any, path: Path, name: str, declaration_above: tuple) -> Itera
         for index, entry in enumerate(value):
             # A single part needs no index: `mean.value`, not `mean[0].value`.
             label = getattr(entry, "label", None)
-            if isinstance(label, str):
-                inner = _longer(name, label)
-            else:
-                inner = name if len(value) == 1 else f"{name}[{index}]"
+            numbered = name if len(value) == 1 else f"{name}[{index}]"
+            inner = _longer(name, label) if isinstance(label, str) else numbered
             yield from _visit(entry, (*path, index), inner, declaration_above)
     elif _is_real(value):
         yield Parameter(name, path, np.asarray(value, dtype=float), *declaration_above)

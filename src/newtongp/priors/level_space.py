@@ -1,8 +1,8 @@
 """Conditioning of sums of terms: f = μ + Σ_b Φ_b z_b with weights z ~ N(0, I), and terms over levels as codes.
 
 A *block* has one vector of weights per level, and a row of the data uses those of its own level: f gets
-columnsₙ · Z[codeₙ]. Without codes there is one level, and the block is a matrix of columns. With a root R, the weights of
-the levels are correlated, Z = R z. Some blocks are flat: their weights have no prior, so that log det(I + ΛK) is
+columnsₙ · Z[codeₙ]. Without codes there is one level, and the block is a matrix of columns. With a root R, the weights
+of the levels are correlated, Z = R z. Some blocks are flat: their weights have no prior, so that log det(I + ΛK) is
 log det P − p log 2π for their p weights.
 
 Products with Φ and Φᵀ are gathers and sums by level: the matrix Φ is never formed. One set of independent blocks over
@@ -12,6 +12,7 @@ exactly when A and S are positive definite, whatever the signs of Λ. Variances 
 L_S⁻¹(φ − CᵀA⁻¹z).
 """
 
+import itertools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -114,7 +115,7 @@ def transposed_times(block: Block, values: Float[Array, " N"]) -> Float[Array, "
 
 def _offsets(blocks: tuple[Block, ...]) -> list[slice]:
     ends = np.cumsum([0, *(block.size for block in blocks)])
-    return [slice(int(begin), int(end)) for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [slice(int(begin), int(end)) for begin, end in itertools.pairwise(ends)]
 
 
 def all_times(blocks: tuple[Block, ...], weights: Float[Array, " P"], latents: int, rows: int) -> Float[Array, "N D"]:
@@ -142,7 +143,7 @@ def _own_times(blocks: Blocks, own: Float[Array, "L K"]) -> Float[Array, "N D"]:
 
 def _columns_of(blocks: tuple[Block, ...]) -> list[slice]:
     ends = np.cumsum([0, *(block.columns.shape[1] for block in blocks)])
-    return [slice(int(begin), int(end)) for begin, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [slice(int(begin), int(end)) for begin, end in itertools.pairwise(ends)]
 
 
 def f_of(blocks: Blocks, weights: Float[Array, " P"], own: Float[Array, "L K"]) -> Float[Array, "N D"]:
@@ -172,9 +173,7 @@ def _pair_by_level(one: Block, two: Block, weights: Float[Array, " N"]) -> Float
         return (one.columns.T @ (weights[:, None] * two.columns)).reshape(1, width, 1, breadth)
     if one.codes is None:
         return jnp.transpose(_pair_by_level(two, one, weights), (2, 3, 0, 1))
-    if two.codes is None:
-        keys, size = one.codes, count
-    elif one.over == two.over:
+    if two.codes is None or one.over == two.over:
         keys, size = one.codes, count
     else:
         keys, size = one.codes * other + two.codes, count * other
@@ -256,12 +255,12 @@ def _eliminate(blocks: Blocks, precision: Float[Array, "N D D"]) -> tuple[Any, A
         rows.append(jnp.concatenate(columns, axis=2))
     matrices = jnp.concatenate(rows, axis=1)
     size = matrices.shape[1]
-    factor = _small_cholesky(matrices + jnp.eye(size)[None])
+    factor = linalg.cholesky_of_each(matrices + jnp.eye(size)[None])
     couplings = [
         jnp.concatenate([_coupling(one, two, precision) for one in blocks.eliminated], axis=1) for two in blocks.rest
     ]
     coupling = jnp.concatenate(couplings, axis=2) if couplings else jnp.zeros((count, size, 0))
-    return factor, _small_solve(factor, coupling)
+    return factor, linalg.solve_each_lower(factor, coupling)
 
 
 def _level_sums(codes, count: int, weights, one, two) -> Float[Array, "L Q S"]:
@@ -278,27 +277,14 @@ def _coupling(one: Block, two: Block, precision: Float[Array, "N D D"]) -> Float
     return _pair(one, two, precision[:, one.latent, two.latent]).reshape(one.levels, -1, two.size)
 
 
-def _small_cholesky(matrices: Float[Array, "L K K"]) -> Float[Array, "L K K"]:
-    """Cholesky factors of many small matrices; NaN where one is not positive definite."""
-    if matrices.shape[1] == 1:
-        return jnp.sqrt(jnp.where(matrices > 0.0, matrices, jnp.nan))
-    return jax.lax.linalg.cholesky(matrices, symmetrize_input=False)
-
-
-def _small_solve(factor: Float[Array, "L K K"], right: Float[Array, "L K P"], transpose: bool = False) -> Any:
-    if factor.shape[1] == 1:
-        return right / factor
-    return jax.lax.linalg.triangular_solve(factor, right, left_side=True, lower=True, transpose_a=transpose)
-
-
 def _solve(factors: _Factors, right: Float[Array, " P"], own: Float[Array, "L K"]) -> tuple[Any, Any]:
     """The weights with these right-hand sides of their equations."""
-    inner = _small_solve(factors.own_factor, own[:, :, None])[:, :, 0] if own.size else own
+    inner = linalg.solve_each_lower(factors.own_factor, own[:, :, None])[:, :, 0] if own.size else own
     right = right - jnp.einsum("lkp,lk->p", factors.whitened, inner)
     weights = factors.half.T @ (factors.half @ right)
     if own.size:
         inner = inner - jnp.einsum("lkp,p->lk", factors.whitened, weights)
-        own = _small_solve(factors.own_factor, inner[:, :, None], transpose=True)[:, :, 0]
+        own = linalg.solve_each_lower(factors.own_factor, inner[:, :, None], transpose=True)[:, :, 0]
     return weights, own
 
 
@@ -330,8 +316,8 @@ def solve(blocks: Blocks, sites: Sites) -> Solved:
     if blocks.eliminated:
         size = factors.own_factor.shape[1]
         identity = jnp.broadcast_to(jnp.eye(size), factors.own_factor.shape)
-        own_half = _small_solve(factors.own_factor, identity)
-        coupling = _small_solve(factors.own_factor, factors.whitened, transpose=True)
+        own_half = linalg.solve_each_lower(factors.own_factor, identity)
+        coupling = linalg.solve_each_lower(factors.own_factor, factors.whitened, transpose=True)
     return Solved(weights, factors.half, own, own_half, coupling, factors.log_det, factors.proper)
 
 

@@ -104,11 +104,6 @@ class Term(eqx.Module):
     def __add__(self, other: Any) -> "Terms":
         return Terms((self,)) + other
 
-    def __mul__(self, other: Any) -> "Term":
-        from .smooth import product_of
-
-        return product_of(self, other)
-
 
 class Terms(eqx.Module):
     """A sum of terms: the prior of one latent.

@@ -89,8 +89,8 @@ class Numeric(Feature):
             wrong = np.flatnonzero(~np.isfinite(values))
             if wrong.size:
                 raise ValueError(
-                    f"{self.label} must be finite, but row {wrong[0]} of column {self.column!r} is {given[wrong[0]]:g}: "
-                    "drop that row, or choose another function"
+                    f"{self.label} must be finite, but row {wrong[0]} of column {self.column!r} is "
+                    f"{given[wrong[0]]:g}: drop that row, or choose another function"
                 )
         return values[:, None]
 
@@ -157,9 +157,9 @@ class Factor(Feature):
         if new:
             row = np.flatnonzero(codes >= len(self.levels))[0]
             raise ValueError(
-                f"column {self.column!r} has the level {new[0]!r} in row {row}, which the data did not have: its levels "
-                f"are {_listed(self.levels)}. A fixed effect cannot be predicted for a new level; Group({self.column!r}) "
-                "can"
+                f"column {self.column!r} has the level {new[0]!r} in row {row}, which the data did not have: its "
+                f"levels are {_listed(self.levels)}. A fixed effect cannot be predicted for a new level; "
+                f"Group({self.column!r}) can"
             )
         table_of_codes = np.eye(len(self.levels))
         if not self.full:

@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from ..numerics.linalg import cholesky
 from ..numerics.size_classes import size_class
 from ..parameters.constraints import Covariance, learned
 from ..parameters.matrices import checked_covariance
@@ -168,7 +169,7 @@ class Group(Term):
         """L with LLᵀ the covariance of the coefficients of one level."""
         covariance = jnp.asarray(self.covariance)
         if covariance.ndim == 2:
-            return jnp.linalg.cholesky(covariance)
+            return cholesky(covariance)
         return jnp.diag(jnp.broadcast_to(jnp.sqrt(covariance), (self.size,)))
 
 

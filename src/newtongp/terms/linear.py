@@ -7,6 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
+from ..numerics.linalg import dependent_column
 from ..parameters.constraints import Real, learned, never_learned
 from ..validation.numbers import parameter
 from .base import Encoder, Term, Units, Weights, columns_of, replaced
@@ -156,21 +157,17 @@ def _check_rank(x: np.ndarray, names: tuple[str, ...]) -> None:
         raise ValueError(
             f"{names[place]} is the same in all rows, so its effect cannot be told from the intercept: leave it out"
         )
-    upper = np.abs(np.diagonal(np.linalg.qr(x / size, mode="r")))
     if x.shape[1] > x.shape[0]:
         raise ValueError(
             f"there are {x.shape[1]} effects but only {x.shape[0]} row(s): leave some out, or use Group(...), whose "
             "effects share a variance"
         )
-    dependent = np.flatnonzero(upper < _DEPENDENT)
-    if dependent.size:
+    place = dependent_column(x)
+    if place is not None:
         raise ValueError(
-            f"{names[dependent[0]]} is a linear combination of the effects before it "
-            f"({', '.join(names[: dependent[0]][-6:])}), so their effects cannot be told apart: leave it out"
+            f"{names[place]} is a linear combination of the effects before it ({', '.join(names[:place][-6:])}), so "
+            "their effects cannot be told apart: leave it out"
         )
-
-
-_DEPENDENT = 1e-10
 
 
 def _label(effect: Any) -> str:

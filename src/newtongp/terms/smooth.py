@@ -128,6 +128,12 @@ class KernelTerm(Term):
     by_level: eqx.AbstractVar[bool]
     """Whether the last input is a level, each of which has a function of its own."""
 
+    def __mul__(self, other: Any) -> Term:
+        return product_of(self, other)
+
+    def __rmul__(self, other: Any) -> Term:
+        return product_of(other, self)
+
     @abc.abstractmethod
     def covariance(self) -> Kernel:
         """The kernel over the inputs."""
@@ -277,8 +283,8 @@ def _kernel(given: Any) -> tuple[Kernel, bool]:
 class Smooth(KernelTerm):
     """A smooth function of one or more columns: a Gaussian process.
 
-    `kernel` is a kernel over these columns, or the name of one; without it, a Matérn-5/2. Kernels given by name have one
-    lengthscale per column. With `by`, the function is multiplied by a column of numbers (a coefficient that varies), or
+    `kernel` is a kernel over these columns, or the name of one; without it, a Matérn-5/2. Kernels given by name have
+    one lengthscale per column. With `by`, the function is multiplied by a column of numbers (a coefficient that varies), or
     every level of a factor has a function of its own, with the same hyperparameters. Time stamps need the `unit` in
     which lengthscales are measured.
 
@@ -474,9 +480,9 @@ class RandomWalk(KernelTerm):
 class Area(KernelTerm):
     """Effects of areas, similar for neighbours: BYM2, ICAR or Leroux over a graph.
 
-    `neighbours` is a mapping from each area to its neighbours, pairs of areas, a matrix (then `areas` names its rows), or
-    an object of libpysal. `kind` is "bym2", "icar" or "leroux", as in `kernels.Graph`, which is scaled and has islands.
-    An area that is not in the graph is an error; one without rows is predicted from its neighbours.
+    `neighbours` is a mapping from each area to its neighbours, pairs of areas, a matrix (then `areas` names its rows),
+    or an object of libpysal. `kind` is "bym2", "icar" or "leroux", as in `kernels.Graph`, which is scaled and has
+    islands. An area that is not in the graph is an error; one without rows is predicted from its neighbours.
     """
 
     columns: tuple[str, ...] = eqx.field(static=True)

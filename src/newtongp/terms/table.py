@@ -47,8 +47,8 @@ class Column(NamedTuple):
         if not self.is_numeric:
             first = self.entries[0] if self.entries.size else None
             raise ValueError(
-                f"column {self.name!r} must hold numbers to be y, but its first entry is {short(_plain(first))}: convert "
-                "it, as to 0 and 1, or to counts"
+                f"column {self.name!r} must hold numbers to be y, but its first entry is {short(_plain(first))}: "
+                "convert it, as to 0 and 1, or to counts"
             )
         return self.entries.astype(float)
 
