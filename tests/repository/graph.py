@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "prediction": "_runtime validation numerics likelihoods priors methods model inputs results",
     "storage": "_runtime validation numerics kernels means likelihoods priors methods model inputs results inference",
     "fitting": (
-        "_runtime validation numerics parameters kernels means likelihoods priors methods model inputs results "
+        "_runtime validation numerics parameters kernels means likelihoods terms priors methods model inputs results "
         "inference storage"
     ),
     "plotting": "_runtime validation likelihoods priors model inputs results prediction",

@@ -23,6 +23,7 @@ from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
+from ..terms.smooth import Product as ProductTerm
 from .learned import Learned, choose, with_values
 
 _SHARE = 0.2
@@ -196,9 +197,18 @@ def _place(model: Model, path: tuple) -> _Place:
     """Where in the kernel a parameter is: its latent, its columns, and the number of summands."""
     latent, columns, summands, is_factor = 0, None, 1, False
     node: Any = model
+    additive: Any = None
     for step, following in itertools.pairwise(path):
-        if step == "kernels":
+        if step in ("kernels", "latents"):
             latent = following
+            additive = node
+        elif step == "terms":
+            columns = np.arange(*_inputs_of(additive.places[latent][following]))
+            summands *= sum(not term.is_known for term in node.terms)
+        elif step == "parts" and isinstance(node, ProductTerm):
+            ends = np.cumsum([0, *node.widths])
+            columns = None if columns is None else columns[ends[following] : ends[following + 1]]
+            is_factor = is_factor or following != 0
         elif step == "parts" and isinstance(node, Sum):
             summands *= len(node.parts)
         elif step == "parts" and isinstance(node, Product):
@@ -208,6 +218,11 @@ def _place(model: Model, path: tuple) -> _Place:
             columns = chosen if columns is None else columns[chosen]
         node = look_up(node, (step,))
     return _Place(latent, columns, summands, is_factor)
+
+
+def _inputs_of(place: slice) -> tuple[int, int]:
+    """The columns of a smooth term's inputs: all but the last, which multiplies it."""
+    return place.start, place.stop - 1
 
 
 def _columns(values: np.ndarray, columns: np.ndarray | None, shape: tuple[int, ...]) -> Any:
@@ -224,6 +239,8 @@ def unit_of(model: Model, scales: Scales, item: Learned) -> Any:
     if path[0] == "prior" and path[1] == "mean" and len(path) > 4:
         size = np.sqrt(scales.latent_variances[path[3]])
         return size / _columns(scales.ranges, None, item.slot.shape) if path[-1] == "slope" else size
+    if path[-1] == "coefficients":
+        return look_up(model, path[:-1]).units
     if path[:2] == ("prior", "inducing"):
         return np.broadcast_to(scales.ranges, item.slot.shape)
     return 1.0

@@ -9,6 +9,8 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..kernels import Active, Independent, Kernel, Product, Scaled, Sum
+from ..terms.base import Terms
+from ..terms.smooth import Product as ProductTerm
 
 Path = tuple[str | int, ...]
 
@@ -33,7 +35,23 @@ def redundant_variances(model: Any, learned: dict[Path, Variance]) -> dict[Path,
     kernel = getattr(getattr(model, "prior", None), "kernel", None)
     if kernel is not None:
         _visit(kernel, ("prior", "kernel"), learned, redundant)
+    for latent, terms in enumerate(getattr(getattr(model, "prior", None), "latents", ()) or ()):
+        if isinstance(terms, Terms):
+            for number, term in enumerate(terms.terms):
+                _visit_term(term, ("prior", "latents", latent, "terms", number), learned, redundant)
     return redundant
+
+
+def _visit_term(term: Any, path: Path, learned: dict[Path, Variance], redundant: dict[Path, Path]) -> list[Variance]:
+    """The variances that together multiply a term."""
+    if isinstance(term, ProductTerm):
+        groups = [
+            _visit_term(part, (*path, "parts", index), learned, redundant) for index, part in enumerate(term.parts)
+        ]
+        return _reduce(groups, redundant)
+    if hasattr(term, "kernel"):
+        return _visit(term.kernel, (*path, "kernel"), learned, redundant)
+    return [item for place, item in learned.items() if place[:-1] == path and (item.unit or "").startswith("f2")]
 
 
 def _visit(kernel: Any, path: Path, learned: dict[Path, Variance], redundant: dict[Path, Path]) -> list[Variance]:

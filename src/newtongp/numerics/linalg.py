@@ -81,6 +81,18 @@ def solve_each_lower(
     return jax.lax.linalg.triangular_solve(factors, right, left_side=True, lower=True, transpose_a=transpose)
 
 
+def solve_psd_given(matrix: np.ndarray, right: np.ndarray) -> np.ndarray | None:
+    """A⁻¹ right by NumPy, for a positive definite matrix; None if it is not, relative to its diagonal."""
+    scales = np.sqrt(np.maximum(np.diagonal(matrix), 0.0))
+    if not np.all(scales > 0.0):
+        return None
+    try:
+        factor = np.linalg.cholesky(matrix / scales[:, None] / scales[None, :])
+    except np.linalg.LinAlgError:
+        return None
+    return np.linalg.solve(factor.T, np.linalg.solve(factor, right / scales)) / scales
+
+
 def dependent_column(matrix: np.ndarray, tolerance: float = 1e-10) -> int | None:
     """The first column that is a linear combination of those before it, up to a relative tolerance; None if none is."""
     size = np.sqrt(np.sum(matrix**2, axis=0))
@@ -273,6 +285,10 @@ def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
 _SOLVED, _RESTARTS = 1e-10, 3
 
 
+_KEPT, _FEWEST_KEPT = 2**21, 6
+"""The number of entries of all vectors that are kept before a restart, and the smallest number of these vectors."""
+
+
 def solve_by_products(apply: Callable[[Any], Any], right: Any, iterations: int) -> Any:
     """A⁻¹ right for a matrix given by its products with trees of arrays: restarted GMRES.
 
@@ -280,6 +296,7 @@ def solve_by_products(apply: Callable[[Any], Any], right: Any, iterations: int) 
     Orthonormal images of the directions are kept, and the directions as combinations of images.
     """
     flat, to_tree = jax.flatten_util.ravel_pytree(right)
+    iterations = min(iterations, max(_FEWEST_KEPT, _KEPT // flat.size))
     limit = _SOLVED * jnp.sqrt(flat @ flat)
 
     def is_open(residual):

@@ -229,8 +229,7 @@ def _factorise(blocks: Blocks, precision: Float[Array, "N D D"]) -> _Factors:
     own_factor, whitened = jnp.zeros((0, 0, 0)), jnp.zeros((0, 0, flat.size))
     if blocks.eliminated:
         own_factor, whitened = _eliminate(blocks, precision)
-        wide = whitened.reshape(-1, flat.size)
-        matrix = matrix - wide.T @ wide
+        matrix = matrix - jnp.einsum("lkp,lkq->pq", whitened, whitened)
         pivots = linalg.diagonals(own_factor)
         log_det = log_det + 2.0 * jnp.sum(jnp.log(pivots))
         proper = jnp.all(jnp.isfinite(pivots))
@@ -297,9 +296,10 @@ def _rights(blocks: Blocks, values: Float[Array, "N D"]) -> tuple[Any, Any]:
 def _means(blocks: Blocks, sites: Sites, factors: _Factors) -> tuple[Any, Any]:
     """The weights' means, with one step of iterative refinement.
 
-    λ − Λμ can be much larger than λ − Λm. The refinement starts from constants: by the implicit function theorem, the
-    derivative of its last step is that of the solution.
+    λ − Λμ can be much larger than λ − Λm. Everything but the residual is constant in derivatives: by the implicit
+    function theorem, the derivative of the last step is then that of the solution.
     """
+    factors = jax.lax.stop_gradient(factors)
     centred, flat = sites.centred_linear(blocks.mean), _flats(blocks.rest)
     weights, own = jax.lax.stop_gradient(_solve(factors, *_rights(blocks, centred)))
     residual = centred - jnp.einsum("nij,nj->ni", sites.precision, f_of(blocks, weights, own))
@@ -319,6 +319,14 @@ def solve(blocks: Blocks, sites: Sites) -> Solved:
         own_half = linalg.solve_each_lower(factors.own_factor, identity)
         coupling = linalg.solve_each_lower(factors.own_factor, factors.whitened, transpose=True)
     return Solved(weights, factors.half, own, own_half, coupling, factors.log_det, factors.proper)
+
+
+def flat_errors(blocks: Blocks, precision: Float[Array, "N D D"]) -> tuple[Float[Array, " S"], ...]:
+    """The posterior standard deviations of the weights of every flat block, at sites of these precisions."""
+    half = _factorise(blocks, precision).half
+    errors = jnp.sqrt(jnp.sum(half**2, axis=0))
+    places = zip(blocks.rest, _offsets(blocks.rest), strict=True)
+    return tuple(errors[part] for block, part in places if block.flat and block.codes is None)
 
 
 def distance(blocks: Blocks, solved: Solved) -> Float[Array, ""]:

@@ -73,6 +73,11 @@ class Term(eqx.Module):
         """The number of encoded columns, once bound."""
 
     @property
+    def is_known(self) -> bool:
+        """Whether there is nothing to learn about its size: fixed effects and offsets."""
+        return False
+
+    @property
     def is_flat(self) -> bool:
         """Whether some of its weights have no prior."""
         return False

@@ -16,6 +16,8 @@ from .base import Encoder, Term, Units, Weights, columns_of, replaced
 from .features import Feature, bind_all
 from .table import Table
 
+_SHARE = 0.3
+"""The first guess of a variance, relative to that of the latent."""
 _SMALLEST = 8
 """The smallest number of levels that programs are compiled for."""
 
@@ -91,7 +93,7 @@ class Group(Term):
     """The number of coefficients of a level, once bound."""
     levels: int = eqx.field(static=True)
     """The number of levels, filled up to a size class, once bound."""
-    covariance: Any = learned(Covariance(), unit="f2")
+    covariance: Any = learned(Covariance())
     """The variance of the effects; with several coefficients their covariance, or one variance for each."""
 
     def __init__(
@@ -132,8 +134,10 @@ class Group(Term):
         size = len(encoder.names)
         start = self.covariance
         if start is None:
-            start = np.asarray(units.scale**2 if size == 1 else np.full(size, units.scale**2))
-            start = np.diag(start) if size > 1 and self.correlated else start
+            # As large as effects that explain a share of the variation.
+            spread = np.sqrt(np.mean(encoder.encode(table)[:, 1:] ** 2, axis=0))
+            start = _SHARE * units.scale**2 / np.where(spread > 0.0, spread, 1.0) ** 2
+            start = start[0] if size == 1 else np.diag(start) if self.correlated else start
         shapes = [(size, size)] if size > 1 and self.correlated else [(), (size,)] if size == 1 else [(size,)]
         if np.shape(start) not in shapes:
             wanted = " or ".join(map(str, shapes))

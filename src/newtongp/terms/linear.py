@@ -16,6 +16,8 @@ from .table import Table
 
 _WIDE = 10.0
 """The standard deviation of the wide prior, in units of the data."""
+_TYPICAL = 10.0
+"""The size of a step of a search, in standard errors: logarithms of variances have errors of about a tenth."""
 PRIORS = ("wide", "flat", "maximised")
 
 
@@ -71,6 +73,8 @@ class Linear(Term):
     """The standard deviations of the coefficients of centred columns under a wide prior, once bound."""
     location: Any = never_learned()
     """The prior mean of the intercept under a wide prior, once bound."""
+    errors: Any = never_learned()
+    """Approximate standard errors of maximised coefficients, as units of their search."""
     coefficients: Any = learned(Real(), unit="f/column")
 
     def __init__(self, *effects: Any, intercept: bool = True, prior: Any = "wide"):
@@ -82,7 +86,7 @@ class Linear(Term):
             raise ValueError(f"prior must be 'wide', 'flat', 'maximised' or a standard deviation, got {prior!r}")
         self.prior = prior if isinstance(prior, str) else float(parameter(prior, "prior", lower=0.0))
         self.size = 0
-        self.centres = self.scales = self.location = self.coefficients = None
+        self.centres = self.scales = self.location = self.errors = self.coefficients = None
 
     @property
     def label(self) -> str:
@@ -93,6 +97,15 @@ class Linear(Term):
     @property
     def width(self) -> int:
         return self.size
+
+    @property
+    def is_known(self) -> bool:
+        return True
+
+    @property
+    def units(self) -> np.ndarray:
+        """The sizes of changes of the coefficients that matter, once bound."""
+        return np.asarray(self.scales) / _WIDE if self.errors is None else _TYPICAL * np.asarray(self.errors)
 
     @property
     def is_flat(self) -> bool:
@@ -210,6 +223,10 @@ class Offset(Term):
     @property
     def width(self) -> int:
         return 1
+
+    @property
+    def is_known(self) -> bool:
+        return True
 
     def bind(self, table: Table, units: Units) -> tuple["Offset", FeatureEncoder]:
         encoder = FeatureEncoder((self.feature,))

@@ -284,9 +284,9 @@ class Smooth(KernelTerm):
     """A smooth function of one or more columns: a Gaussian process.
 
     `kernel` is a kernel over these columns, or the name of one; without it, a Matérn-5/2. Kernels given by name have
-    one lengthscale per column. With `by`, the function is multiplied by a column of numbers (a coefficient that varies), or
-    every level of a factor has a function of its own, with the same hyperparameters. Time stamps need the `unit` in
-    which lengthscales are measured.
+    one lengthscale per column. With `by`, the function is multiplied by a column of numbers (a coefficient that
+    varies), or every level of a factor has a function of its own, with the same hyperparameters. Time stamps need the
+    `unit` in which lengthscales are measured.
 
     >>> Smooth("age").label, Smooth("lon", "lat", kernel="matern32").label, Smooth("age", by="sex").label
     ('smooth(age)', 'smooth(lon, lat)', 'smooth(age, by=sex)')
