@@ -45,7 +45,7 @@ class Periodic(Kernel):
 
     def blocks(self) -> tuple[Block, ...]:
         """A level, and two states per harmonic: the kernel up to `truncation_error()`."""
-        level, *variances = self.variance * self._fractions()
+        level, *variances = self.variance * self.fractions()
         return (
             ConstantBlock(level),
             *(OscillationBlock(variance, self.period, j) for j, variance in enumerate(variances, start=1)),
@@ -54,9 +54,9 @@ class Periodic(Kernel):
     @in_double
     def truncation_error(self) -> float:
         """The largest difference between the covariance of the state space form and the kernel's, over all lags."""
-        return float(self.variance * np.maximum(1.0 - np.sum(self._fractions()), 0.0))
+        return float(self.variance * np.maximum(1.0 - np.sum(self.fractions()), 0.0))
 
-    def _fractions(self):
+    def fractions(self):
         """The shares of the level and the harmonics in the variance: exp(−z) (I₀, 2 I₁, …)(z), z = 1/lengthscale²."""
         weights = np.where(np.arange(self.harmonics + 1) == 0, 1.0, 2.0)
         return weights * scaled_bessel(self.harmonics + 1, 1.0 / self.lengthscale**2)

@@ -5,6 +5,8 @@ their distinct inputs. The group with the most levels is eliminated level by lev
 only linearly; the others are solved for together.
 """
 
+import functools
+import operator
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -18,13 +20,16 @@ from .._runtime.compilation import compiled
 from .._runtime.double import on_host
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
-from ..terms.base import Terms, Units, Weights, as_terms
+from ..terms.base import Terms, Units, as_terms
 from ..terms.columns import TableColumns
 from ..terms.group import Group
+from ..terms.smooth import KernelTerm, Trend
 from ..terms.table import Table
 from . import level_space
 from .base import Conditioned, Layout, Posterior, Prior, Workspace, at_inputs, draws_of
-from .level_space import Block, Blocks
+from .chained import ChainedWorkspace, chained_posterior
+from .level_space import Block, Blocks, block_of
+from .markov import MarkovGP
 
 
 class Additive(Prior):
@@ -43,6 +48,8 @@ class Additive(Prior):
     """The names of the latents."""
     eliminated: str | None = eqx.field(static=True)
     """The name of the codes of the groups that are eliminated, once bound to a table."""
+    chained: tuple[int, ...] = eqx.field(static=True)
+    """The terms of the only latent that are conditioned as a chain in time, once bound."""
 
     def __init__(self, terms: Any):
         given = terms if isinstance(terms, Mapping) else {"f": terms}
@@ -50,7 +57,7 @@ class Additive(Prior):
             raise ValueError("terms must not be empty: give at least one, such as terms.Linear()")
         self.latents = tuple(_named(name, value) for name, value in given.items())
         self.names = tuple(map(str, given))
-        self.eliminated = None
+        self.eliminated, self.chained = None, ()
 
     @property
     def num_latents(self) -> int:
@@ -70,7 +77,9 @@ class Additive(Prior):
         prior = eqx.tree_at(
             lambda p: p.latents, Additive(dict(zip(self.names, self.latents, strict=True))), tuple(bound)
         )
-        object.__setattr__(prior, "eliminated", _largest_group(prior))
+        chained = chained_terms(prior.latents)
+        object.__setattr__(prior, "chained", chained)
+        object.__setattr__(prior, "eliminated", None if chained else _largest_group(prior))
         return prior, TableColumns(tuple(encoders))
 
     @property
@@ -113,29 +122,71 @@ class Additive(Prior):
         return size_class(rows, SMALLEST_DATA)
 
     def layout(self, x: Any, size: int | None = None) -> Layout:
+        if self.chained:
+            return self._chain_layout(x, size)
         rows = tuple(
             tuple(term.read_rows(x[:, place]) for term, place in zip(terms.terms, places, strict=True))
             for terms, places in zip(self.latents, self.places, strict=True)
         )
         return Layout(fill_rows(rows, size), None)
 
-    def prepare(self, x: Any) -> "AdditiveWorkspace":
+    def _chain_layout(self, x: Any, size: int | None) -> Layout:
+        """Times in the order of a chain, and the rows of all other terms in the same order."""
+        inner = self.chain().layout(self.times_of(x), size)
+        own = [
+            None if number in self.chained else term.read_rows(x[:, place])
+            for number, (term, place) in enumerate(zip(self.latents[0].terms, self.places[0], strict=True))
+        ]
+        filled = fill_rows(own, size)
+        order = inner.rows
+        ordered = filled if order is None else jax.tree.map(lambda leaf: np.asarray(leaf)[order], filled)
+        return Layout((inner.inputs, tuple(ordered)), order)
+
+    def chain(self) -> MarkovGP:
+        """The chain: a Markovian GP with the sum of the kernels of its terms."""
+        parts = [self.latents[0].terms[number].covariance() for number in self.chained]
+        return MarkovGP(parts[0] if len(parts) == 1 else functools.reduce(operator.add, parts))
+
+    def times_of(self, x: Any) -> Any:
+        """The chain's inputs, one column; walks start at their origin, and other kernels do not depend on it."""
+        terms = self.latents[0].terms
+        first = next((number for number in self.chained if isinstance(terms[number], Trend)), self.chained[0])
+        begin = self.places[0][first].start
+        return x[:, begin : begin + 1]
+
+    def prepare(self, x: Any) -> Any:
+        if self.chained:
+            return self._prepare_chain(*x)
         count = jax.tree.leaves(x)[0].shape[0]
         means, blocks = [], []
         for latent, (terms, rows) in enumerate(zip(self.latents, x, strict=True)):
             total = jnp.zeros(count)
             for term, own in zip(terms.terms, rows, strict=True):
                 total = total + term.mean(own)
-                blocks += [_block(weights, latent) for weights in term.weights(own)]
+                blocks += [block_of(weights, latent) for weights in term.weights(own)]
             means.append(total)
         eliminated = tuple(block for block in blocks if self._is_eliminated(block))
         rest = tuple(block for block in blocks if not self._is_eliminated(block))
         return AdditiveWorkspace(Blocks(jnp.stack(means, axis=1), eliminated, rest))
 
+    def _prepare_chain(self, inputs: Any, rows: Any) -> ChainedWorkspace:
+        inner = self.chain().prepare(inputs)
+        mean, blocks = jnp.zeros(inner.mean.shape[0]), []
+        for number, (term, own) in enumerate(zip(self.latents[0].terms, rows, strict=True)):
+            if number in self.chained:
+                blocks += [block_of(weights, 0) for weights in term.chain_weights(inner.times)]
+            else:
+                mean = mean + term.mean(own)
+                blocks += [block_of(weights, 0) for weights in term.weights(own)]
+        columns = level_space.matrix_of(tuple(blocks), inner.mean.shape[0])
+        return ChainedWorkspace(inner, mean[:, None], columns, tuple(map(bool, level_space.flats(tuple(blocks)))))
+
     def _is_eliminated(self, block: Block) -> bool:
         return block.root is None and block.codes is not None and block.over == self.eliminated
 
-    def condition(self, workspace: "AdditiveWorkspace", sites: Sites) -> "AdditivePosterior":
+    def condition(self, workspace: Any, sites: Sites) -> Any:
+        if self.chained:
+            return chained_posterior(self, workspace, sites)
         solved = level_space.solve(workspace.blocks, sites)
         conditioned = workspace.conditioned(solved)
         return AdditivePosterior(
@@ -157,6 +208,30 @@ def _named(name: str, value: Any) -> Terms:
         raise ValueError(f"terms of {name!r}: {error}") from None
 
 
+_MANY_POINTS = 300
+"""The number of distinct times from which terms with a state space form are a chain."""
+
+
+def chained_terms(latents: tuple[Terms, ...]) -> tuple[int, ...]:
+    """The terms of one latent that are a chain: functions of one column of time, with many distinct values.
+
+    Nothing but their sum is conditioned on, so that all of them are one chain.
+    """
+    if len(latents) != 1:
+        return ()
+    found: dict[Any, list[int]] = {}
+    for number, term in enumerate(latents[0].terms):
+        if isinstance(term, KernelTerm) and term.is_chain:
+            found.setdefault(term.columns, []).append(number)
+    largest = max(found.values(), key=lambda numbers: _points(latents[0].terms[numbers[0]]), default=[])
+    many = bool(largest) and _points(latents[0].terms[largest[0]]) >= _MANY_POINTS
+    return tuple(largest) if many else ()
+
+
+def _points(term: Any) -> int:
+    return int(np.sum(term.used))
+
+
 _FEW_LEVELS = 32
 """Groups with fewer levels are solved for with the other weights."""
 
@@ -170,10 +245,6 @@ def _largest_group(prior: Additive) -> str | None:
                 name = ":".join(term.columns)
                 sizes[name] = sizes.get(name, 0) + term.levels * term.size
     return max(sizes, key=lambda name: sizes[name]) if sizes else None
-
-
-def _block(weights: Weights, latent: int) -> Block:
-    return Block(weights.codes, weights.columns, weights.root, weights.levels, weights.over, latent, weights.flat)
 
 
 class AdditiveWorkspace(Workspace):
@@ -265,7 +336,7 @@ class _NewRows:
                 for weights in term.new_weights(x[:, place]):
                     if weights.residual is not None:
                         left = left + factor**2 * weights.residual
-                    blocks.append(_block(weights._replace(columns=factor * weights.columns), latent))
+                    blocks.append(block_of(weights._replace(columns=factor * weights.columns), latent))
             means.append(mean)
             self.left.append(left)
         own = tuple(block for block in blocks if prior._is_eliminated(block))

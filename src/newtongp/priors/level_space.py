@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ..numerics import linalg
 from ..numerics.gaussian import Sites
+from ..terms.base import Weights
 
 
 class Block(eqx.Module):
@@ -47,6 +48,11 @@ class Block(eqx.Module):
     def size(self) -> int:
         """The number of weights."""
         return self.shape[0] * self.shape[1]
+
+
+def block_of(weights: Weights, latent: int) -> Block:
+    """The weights of a term as a block of a latent."""
+    return Block(weights.codes, weights.columns, weights.root, weights.levels, weights.over, latent, weights.flat)
 
 
 class Blocks(eqx.Module):
@@ -124,6 +130,12 @@ def all_times(blocks: tuple[Block, ...], weights: Float[Array, " P"], latents: i
     for block, part in zip(blocks, _offsets(blocks), strict=True):
         total[block.latent] = total[block.latent] + times(block, weights[part])
     return jnp.stack(total, axis=1)
+
+
+def matrix_of(blocks: tuple[Block, ...], rows: int) -> Float[Array, "P N"]:
+    """Φᵀ of one latent, for few weights."""
+    size = sum(block.size for block in blocks)
+    return jax.vmap(lambda weights: all_times(blocks, weights, 1, rows)[:, 0])(jnp.eye(size))
 
 
 def all_transposed(blocks: tuple[Block, ...], values: Float[Array, "N D"]) -> Float[Array, " P"]:
@@ -214,17 +226,18 @@ class _Factors(NamedTuple):
     proper: Bool[Array, ""]
 
 
-_LOG_TWO_PI = float(np.log(2.0 * np.pi))
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
 
 
-def _flats(blocks: tuple[Block, ...]) -> np.ndarray:
+def flats(blocks: tuple[Block, ...]) -> np.ndarray:
+    """Which weights are flat."""
     return np.concatenate([np.full(block.size, block.flat) for block in blocks] or [np.zeros(0, bool)])
 
 
 def _factorise(blocks: Blocks, precision: Float[Array, "N D D"]) -> _Factors:
-    flat = _flats(blocks.rest)
+    flat = flats(blocks.rest)
     matrix = _gram(blocks.rest, precision) + jnp.diag(jnp.where(flat, 0.0, 1.0))
-    log_det = jnp.asarray(-float(np.sum(flat)) * _LOG_TWO_PI)
+    log_det = jnp.asarray(-float(np.sum(flat)) * LOG_TWO_PI)
     proper = jnp.asarray(True)
     own_factor, whitened = jnp.zeros((0, 0, 0)), jnp.zeros((0, 0, flat.size))
     if blocks.eliminated:
@@ -300,7 +313,7 @@ def _means(blocks: Blocks, sites: Sites, factors: _Factors) -> tuple[Any, Any]:
     function theorem, the derivative of the last step is then that of the solution.
     """
     factors = jax.lax.stop_gradient(factors)
-    centred, flat = sites.centred_linear(blocks.mean), _flats(blocks.rest)
+    centred, flat = sites.centred_linear(blocks.mean), flats(blocks.rest)
     weights, own = jax.lax.stop_gradient(_solve(factors, *_rights(blocks, centred)))
     residual = centred - jnp.einsum("nij,nj->ni", sites.precision, f_of(blocks, weights, own))
     right, own_right = _rights(blocks, residual)
@@ -331,7 +344,7 @@ def flat_errors(blocks: Blocks, precision: Float[Array, "N D D"]) -> tuple[Float
 
 def distance(blocks: Blocks, solved: Solved) -> Float[Array, ""]:
     """zᵀz of all weights but the flat ones."""
-    flat = _flats(blocks.rest)
+    flat = flats(blocks.rest)
     return jnp.sum(jnp.where(flat, 0.0, solved.weights) ** 2) + jnp.sum(solved.own**2)
 
 
@@ -341,7 +354,7 @@ def log_normaliser(blocks: Blocks, sites: Sites) -> Float[Array, ""]:
     weights, own = jax.lax.stop_gradient(_means(blocks, sites, factors))
     mean = blocks.mean + f_of(blocks, weights, own)
     exponent = jnp.sum(sites.linear * mean) - 0.5 * jnp.einsum("ni,nij,nj->", mean, sites.precision, mean)
-    size = jnp.sum(jnp.where(_flats(blocks.rest), 0.0, weights) ** 2) + jnp.sum(own**2)
+    size = jnp.sum(jnp.where(flats(blocks.rest), 0.0, weights) ** 2) + jnp.sum(own**2)
     return exponent - 0.5 * (size + factors.log_det)
 
 

@@ -61,7 +61,7 @@ class MarkovGP(TemporalPrior):
         self.mean = as_mean(mean, num_latents(read))
         self.clock = as_clock(unit, origin)
         self.pieces = temporal.as_pieces(pieces)
-        _process(read)
+        process_of(read)
 
     @property
     def num_latents(self) -> int:
@@ -83,7 +83,7 @@ class MarkovGP(TemporalPrior):
         x = fill_rows(x, size)
         count = x.shape[0]
         order = np.argsort(x[:, 0], kind="stable")
-        process = _process(self.kernel)
+        process = process_of(self.kernel)
         pieces = self.pieces or kalman.choose_pieces(count, process.dimension, self.num_latents)
         times, rows, position = kalman.cut(x[order, 0], order, pieces)
         in_order = np.array_equal(rows, np.arange(count))
@@ -93,12 +93,12 @@ class MarkovGP(TemporalPrior):
 
     def memory(self, x: np.ndarray) -> float:
         positions = float(kalman.positions(x.shape[0], self.pieces or 1))
-        return temporal.chain_memory(positions, _process(self.kernel).dimension, self.num_latents)
+        return temporal.chain_memory(positions, process_of(self.kernel).dimension, self.num_latents)
 
     def prepare(self, inputs: "_Inputs") -> ChainWorkspace:
         times = kalman.to_time(inputs.times, inputs.pieces)
         before = kalman.from_time(jnp.concatenate([times[:1], times[:-1]]), inputs.pieces)
-        chain = _process(self.kernel).chain(before, inputs.times, times[0], inputs.pieces)
+        chain = process_of(self.kernel).chain(before, inputs.times, times[0], inputs.pieces)
         return ChainWorkspace(self.mean.means(inputs.times[:, None]), chain, inputs.times, inputs.position)
 
     def condition(self, workspace: ChainWorkspace, sites: Sites) -> "MarkovPosterior":
@@ -134,7 +134,7 @@ class _Inputs(eqx.Module):
     pieces: int = eqx.field(static=True)
 
 
-class _Process(NamedTuple):
+class Process(NamedTuple):
     """The state of all latents: blocks in order of their size, with the latent that each adds to."""
 
     blocks: tuple[Any, ...]
@@ -186,12 +186,13 @@ class _Process(NamedTuple):
         return kalman.block_diagonal([block.covariance(time) for block in self.blocks])
 
 
-def _process(kernel: Kernel | Independent) -> _Process:
+def process_of(kernel: Kernel | Independent) -> Process:
+    """The state of all latents of a kernel."""
     pairs = [(block, latent) for latent, part in enumerate(latent_kernels(kernel)) for block in part.blocks()]
     # Neighbouring blocks of one size are multiplied together.
     pairs.sort(key=lambda pair: pair[0].size)
     blocks, latents = zip(*pairs, strict=True)
-    return _Process(blocks, latents, num_latents(kernel))
+    return Process(blocks, latents, num_latents(kernel))
 
 
 class MarkovPosterior(TemporalPosterior):
@@ -248,7 +249,7 @@ def _state(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian
         mean, smoothed = kalman.seen_from_later(mean, covariance, vector, matrix)
         return mean, smoothed, kalman.is_lossy(smoothed, kalman.rounding_errors(covariance, spread, information))
 
-    mean, covariance, lossy = _in_batches(posterior, x[:, 0], states)
+    mean, covariance, lossy = in_batches(posterior, x[:, 0], states)
     return Gaussian(mean, covariance), ~_has_negative_sites(posterior) & (jnp.any(lossy) | posterior.lossy)
 
 
@@ -257,7 +258,7 @@ def _predict(
     posterior: MarkovPosterior, x: Float[Array, "M 1"]
 ) -> tuple[Gaussian, Bool[Array, "M D"], Bool[Array, ""]]:
     """The marginals of f, which variances were lost to rounding, and whether square roots have more digits."""
-    rows = jnp.asarray(_process(posterior.prior.kernel).observation)
+    rows = jnp.asarray(process_of(posterior.prior.kernel).observation)
     information = kalman.largest(posterior.held.matrix)
 
     def latents(mean, covariance, vector, matrix):
@@ -268,7 +269,7 @@ def _predict(
         errors = kalman.rounding_errors(columns.T, posterior.spread, information)
         return rows @ mean + columns.T @ vector, smoothed, sizes, errors
 
-    mean, covariance, sizes, errors = _in_batches(posterior, x[:, 0], latents)
+    mean, covariance, sizes, errors = in_batches(posterior, x[:, 0], latents)
     negative = _has_negative_sites(posterior)
     lossy = ~negative & (jnp.any(kalman.is_lossy(covariance, errors)) | posterior.lossy)
     covariance, lost = kalman.not_below_rounding(covariance, sizes, jnp.where(negative, errors, 0.0))
@@ -288,12 +289,12 @@ def _carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], query: str) -
 _ROWS_AT_ONCE = 4096
 
 
-def _in_batches(posterior: MarkovPosterior, times: Float[Array, " M"], function: Callable) -> Any:
+def in_batches(posterior: MarkovPosterior, times: Float[Array, " M"], function: Callable) -> Any:
     """`function` of the filtered state at any times (mean and covariance) and of the information from later sites.
 
     Means are deviations from the prior mean.
     """
-    process = _process(posterior.prior.kernel)
+    process = process_of(posterior.prior.kernel)
     known, states = posterior.times, posterior.held
     length = known.shape[0]
 
@@ -322,7 +323,7 @@ def _merge(posterior: MarkovPosterior, times: Float[Array, " M"]):
     order = jnp.argsort(merged, stable=True)
     merged = merged[order]
     before = jnp.concatenate([merged[:1], merged[:-1]])
-    chain = _process(posterior.prior.kernel).chain(before, merged, merged[0], 1)
+    chain = process_of(posterior.prior.kernel).chain(before, merged, merged[0], 1)
     added = times.shape[0]
     precision = jnp.concatenate([posterior.precision, jnp.zeros((added, latents, latents))])[order]
     centred_linear = jnp.concatenate([posterior.centred_linear, jnp.zeros((added, latents))])[order]
@@ -334,7 +335,7 @@ def _merge(posterior: MarkovPosterior, times: Float[Array, " M"]):
 def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
     times = posterior.times
     before = jnp.concatenate([times[:1], times[:-1]])
-    chain = _process(posterior.prior.kernel).chain(before, times, times[0], 1)
+    chain = process_of(posterior.prior.kernel).chain(before, times, times[0], 1)
     mean, covariance = kalman.predicted(chain, posterior.precision, posterior.centred_linear)
     mean = mean + posterior.prior.mean.means(times[:, None])
     return Gaussian(mean[posterior.order], covariance[posterior.order])

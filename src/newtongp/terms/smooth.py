@@ -19,6 +19,7 @@ from ..kernels.base import diagonal
 from ..numerics import linalg
 from ..numerics.size_classes import size_class
 from ..parameters.constraints import Positive, learned, never_learned
+from ..validation.arguments import whole
 from ..validation.names import find
 from ..validation.numbers import parameter
 from ..validation.times import Clock
@@ -28,6 +29,7 @@ from .table import Table
 
 _SMALLEST = 16
 """The smallest number of distinct inputs that programs are compiled for."""
+_MOST_HARMONICS = 1000
 _KERNELS = ("Matern12", "Matern32", "Matern52", "Matern72", "RBF", "RationalQuadratic")
 
 
@@ -197,6 +199,20 @@ class KernelTerm(Term):
         found = codes[where[known.shape[0] :]]
         assert np.all(found >= 0), "rows of other data than the term was bound to"
         return found.astype(np.int32), x[:, -1:], inputs[:, :1] if self.lines else None
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether the function is that of one column, with a kernel that has a state space form."""
+        if len(self.columns) != 1 or self.by is not None:
+            return False
+        try:
+            return len(self.covariance().blocks()) > 0
+        except (NotImplementedError, ValueError):
+            return False
+
+    def chain_weights(self, times: Any) -> tuple[Weights, ...]:
+        """The weights that are not part of a chain over the column: the line, if there is one."""
+        return (self._line(times[:, None], 1.0),) if self.lines else ()
 
     def gram(self, one: Any, two: Any) -> Float[Array, "N M"]:
         """The covariance of the function at inputs."""
@@ -381,14 +397,16 @@ class Season(KernelTerm):
     """A pattern that repeats with a fixed `period`, over a column of time stamps or numbers.
 
     `period` is text such as "1y", "1w" or "12h", or a number in the unit of the column (days for time stamps, unless
-    `unit` says otherwise). `lengthscale` is relative to the period: how smooth the pattern is. `decay`, in periods,
-    lets the pattern change over time.
+    `unit` says otherwise). The pattern is a sum of `harmonics` sinusoids, with the weights of a periodic kernel whose
+    `lengthscale`, relative to the period, says how smooth it is. `decay`, in periods, lets the pattern change over
+    time. It is then exact, and `harmonics` has no effect.
     """
 
     columns: tuple[str, ...] = eqx.field(static=True)
     by: str | None = eqx.field(static=True)
     clock: Clock = eqx.field(static=True)
     period: float = eqx.field(static=True)
+    harmonics: int = eqx.field(static=True)
     grouped: bool = eqx.field(static=True)
     by_level: bool = eqx.field(static=True)
     lengthscale: Any = learned(Positive())
@@ -406,9 +424,11 @@ class Season(KernelTerm):
         variance: Any = 1.0,
         decay: Any = None,
         by: str | None = None,
+        harmonics: int = 10,
         unit: Any = "D",
     ):
         self.columns = columns_of(column, "Season")
+        self.harmonics = whole(harmonics, "harmonics", 1, _MOST_HARMONICS, 10)
         self.by = None if by is None else columns_of(by, "by")[0]
         self.clock = unit if isinstance(unit, Clock) else Clock(unit)
         self.period = read_period(period, self.clock)
@@ -422,8 +442,36 @@ class Season(KernelTerm):
         inside = [*self.columns, f"{self.period:g}", *([f"by={self.by}"] if self.by else [])]
         return f"season({', '.join(inside)})"
 
+    @property
+    def is_chain(self) -> bool:
+        return False  # few harmonics are cheaper as weights
+
+    @property
+    def is_harmonic(self) -> bool:
+        """Whether the pattern is a sum of harmonics, whose weights are few."""
+        return self.decay is None and not self.by_level
+
+    def read_rows(self, x: np.ndarray) -> Any:
+        return x if self.is_harmonic else super().read_rows(x)
+
+    def weights(self, rows: Any) -> tuple[Weights, ...]:
+        return self.new_weights(rows) if self.is_harmonic else super().weights(rows)
+
+    def new_weights(self, x: Any) -> tuple[Weights, ...]:
+        if not self.is_harmonic:
+            return super().new_weights(x)
+        angles = (2.0 * jnp.pi / self.period) * x[:, :1] * np.arange(1, self.harmonics + 1)
+        level, *rest = self.covariance().fractions()
+        sizes = jnp.sqrt(self.variance * jnp.asarray(rest))
+        waves = [jnp.full((x.shape[0], 1), jnp.sqrt(self.variance * level)), sizes * jnp.cos(angles)]
+        columns = jnp.concatenate([*waves, sizes * jnp.sin(angles)], axis=1)
+        return (Weights(None, columns * x[:, -1:], None, 1, "", False),)
+
+    def new_covariance(self, x: Any) -> Any:
+        return 0.0 if self.is_harmonic else super().new_covariance(x)
+
     def covariance(self) -> Kernel:
-        pattern = kernels.Periodic(self.period, self.lengthscale, self.variance)
+        pattern = kernels.Periodic(self.period, self.lengthscale, self.variance, self.harmonics)
         if self.decay is None:
             return pattern
         return pattern * kernels.Matern12(self.period * self.decay, 1.0)
