@@ -110,13 +110,18 @@ class Additive(Prior):
     memory_remedy: ClassVar[str] = "use terms with fewer levels or distinct values, or fewer rows"
 
     def memory(self, x: np.ndarray) -> float:
-        weights = sum(
-            term.points.shape[0] if hasattr(term, "points") else term.levels * term.size
-            for terms in self.latents
-            for term in terms.terms
-            if hasattr(term, "points") or (isinstance(term, Group) and ":".join(term.columns) != self.eliminated)
-        )
-        return 8.0 * (10.0 * x.size + 6.0 * float(weights) ** 2)
+        weights = float(sum(term.count for terms in self.latents for term in terms.terms if not self._is_apart(term)))
+        needed = 8.0 * (10.0 * x.size + 6.0 * weights**2)
+        if self.chained:
+            chained = [self.latents[0].terms[number] for number in self.chained]
+            needed += self.chain().memory(self.times_of(x)) + 8.0 * 8.0 * x.shape[0] * (weights + len(chained))
+        return needed
+
+    def _is_apart(self, term: Any) -> bool:
+        """Whether a term is eliminated, so that its size enters only linearly."""
+        if isinstance(term, Group):
+            return ":".join(term.columns) == self.eliminated
+        return any(term is self.latents[0].terms[number] for number in self.chained)
 
     def size_class(self, rows: int) -> int:
         return size_class(rows, SMALLEST_DATA)

@@ -73,6 +73,11 @@ class Term(eqx.Module):
         """The number of encoded columns, once bound."""
 
     @property
+    @abc.abstractmethod
+    def count(self) -> int:
+        """The number of weights, once bound."""
+
+    @property
     def is_known(self) -> bool:
         """Whether there is nothing to learn about its size: fixed effects and offsets."""
         return False

@@ -99,6 +99,10 @@ class Linear(Term):
         return self.size
 
     @property
+    def count(self) -> int:
+        return 0 if self.prior == "maximised" else self.size
+
+    @property
     def is_known(self) -> bool:
         return True
 
@@ -136,7 +140,7 @@ class Linear(Term):
         return (Weights(None, rows if flat else rows @ self._root(), None, 1, "", flat),)
 
     def new_weights(self, x: Any) -> tuple[Weights, ...]:
-        return self.weights(x - self.centres)
+        return self.weights(x - self.centres[None])
 
     def mean(self, rows: Any) -> Any:
         if self.prior == "maximised":
@@ -145,7 +149,7 @@ class Linear(Term):
         return self.location if self.prior == "wide" and self.intercept else 0.0
 
     def new_mean(self, x: Any) -> Any:
-        return self.mean(x - self.centres)
+        return self.mean(x - self.centres[None])
 
     def _root(self) -> Any:
         """L with LLᵀ the prior covariance of the coefficients of centred columns."""
@@ -223,6 +227,10 @@ class Offset(Term):
     @property
     def width(self) -> int:
         return 1
+
+    @property
+    def count(self) -> int:
+        return 0
 
     @property
     def is_known(self) -> bool:

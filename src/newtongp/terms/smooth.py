@@ -155,6 +155,10 @@ class KernelTerm(Term):
         return False
 
     @property
+    def count(self) -> int:
+        return self.points.shape[0] + int(self.lines)
+
+    @property
     def is_flat(self) -> bool:
         return self.lines
 
@@ -451,6 +455,10 @@ class Season(KernelTerm):
         """Whether the pattern is a sum of harmonics, whose weights are few."""
         return self.decay is None and not self.by_level
 
+    @property
+    def count(self) -> int:
+        return 2 * self.harmonics + 1 if self.is_harmonic else super().count
+
     def read_rows(self, x: np.ndarray) -> Any:
         return x if self.is_harmonic else super().read_rows(x)
 
@@ -460,9 +468,9 @@ class Season(KernelTerm):
     def new_weights(self, x: Any) -> tuple[Weights, ...]:
         if not self.is_harmonic:
             return super().new_weights(x)
-        angles = (2.0 * jnp.pi / self.period) * x[:, :1] * np.arange(1, self.harmonics + 1)
+        angles = (2.0 * jnp.pi / self.period) * x[:, :1] * np.arange(1, self.harmonics + 1)[None]
         level, *rest = self.covariance().fractions()
-        sizes = jnp.sqrt(self.variance * jnp.asarray(rest))
+        sizes = jnp.sqrt(self.variance * jnp.stack(rest))[None]
         waves = [jnp.full((x.shape[0], 1), jnp.sqrt(self.variance * level)), sizes * jnp.cos(angles)]
         columns = jnp.concatenate([*waves, sizes * jnp.sin(angles)], axis=1)
         return (Weights(None, columns * x[:, -1:], None, 1, "", False),)
