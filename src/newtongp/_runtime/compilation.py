@@ -69,10 +69,10 @@ def compiled(
 
     @functools.wraps(function)
     def call(*args: Any, work: float | None = None, full: bool = False, again: bool = True) -> Any:
-        leaves = jax.tree.leaves(args)
+        leaves, structure = jax.tree.flatten(tiers.dynamic(args))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return jitted(None)(*args)  # part of a larger program, which has its own options
-        size = sum(np.size(leaf) for leaf in leaves)
+        size = sum(getattr(leaf, "size", 1) for leaf in leaves)
         little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
         elements = size if work is None else work
         kept = traces.are_kept()
@@ -81,8 +81,8 @@ def compiled(
         effort = forced or ("low" if little and not kept else "full" if full else "medium")
         with at_once(), blas_threads_for(elements):
             if effort == "low" and forced is None:
-                return tiers.run(args, wait_for, again)
-            ready = tiers.prepared(args) if forced is None else None
+                return tiers.run(args, leaves, structure, wait_for, again)
+            ready = tiers.prepared(args, leaves, structure) if forced is None else None
             if ready is not None:
                 return wait_for(ready())
             answer = traced(args, _options(effort)) if kept else None

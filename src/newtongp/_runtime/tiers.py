@@ -48,55 +48,58 @@ class Tiers:
         Calls use it once `successor` is there. None if nothing was started: where programs cannot be replaced, or while
         another one is being compiled.
         """
-        use = self._use(args, self._dynamic(args))
+        use = self._use(args, *jax.tree.flatten(self.dynamic(args)))
         if use is None or use.replaced:
             return use
         # Tracing takes long: not in vain.
         if is_compiling():
             return None
-        use.replaced = self._prepares = _in_background(functools.partial(_replace, use, self._thorough().lower(*args)))
+        if not _in_background(functools.partial(_replace, use, self._thorough().lower(*args))):
+            return None
+        use.replaced = self._prepares = True
         return use
 
-    def prepared(self, args: tuple) -> Callable[[], Any] | None:
-        """The function's value for these arguments as a function, if its program was prepared and is ready."""
-        if not self._prepares:
+    def prepared(self, args: tuple, leaves: list, structure: Any) -> Callable[[], Any] | None:
+        """The function's value as a function, if the program was prepared and is ready; `leaves` as for `run`."""
+        use = self._use(args, leaves, structure) if self._prepares else None
+        if use is None or use.successor is None:
             return None
-        dynamic = self._dynamic(args)
-        use = self._use(args, dynamic)
-        return None if use is None or use.successor is None else functools.partial(use.successor, *dynamic)
+        return functools.partial(use.successor, *self.dynamic(args))
 
-    def run(self, args: tuple, wait_for: Callable[[Any], Any], again: bool = True) -> Any:
-        """The function's value, for which `wait_for` waits. With `again`, the program is replaced if that is due."""
-        dynamic = self._dynamic(args)
-        use = self._use(args, dynamic)
+    def run(self, args: tuple, leaves: list, structure: Any, wait_for: Callable[[Any], Any], again: bool = True) -> Any:
+        """The function's value, for which `wait_for` waits. With `again`, the program is replaced if that is due.
+
+        `leaves` and `structure` are those of the arguments that are not static.
+        """
+        use = self._use(args, leaves, structure)
         if use is None:
             return wait_for(self._quick()(*args))
         if use.successor is not None:
-            return wait_for(use.successor(*dynamic))
+            return wait_for(use.successor(*self.dynamic(args)))
         if again and use.seconds > use.patience and not use.replaced:
             # Tracing is done here, as it depends on settings of this thread.
             use.replaced = _in_background(functools.partial(_replace, use, self._thorough().lower(*args)))
         started = time.perf_counter()
         answer = wait_for(self._quick()(*args))
         elapsed = time.perf_counter() - started
-        if np.isinf(use.patience):
+        if use.patience == np.inf:
             use.patience = _PATIENCE * max(elapsed, LEAST)
         else:
             use.seconds += elapsed
         return answer
 
-    def _dynamic(self, args: tuple) -> tuple:
+    def dynamic(self, args: tuple) -> tuple:
+        """The arguments that are not static."""
         return tuple(arg for i, arg in enumerate(args) if i not in self._static) if self._static else args
 
-    def _use(self, args: tuple, dynamic: tuple) -> Use | None:
+    def _use(self, args: tuple, leaves: list, structure: Any) -> Use | None:
         """What is known of the program for such arguments; None where it cannot be replaced."""
         if jax.device_count() > 1 or traces.is_debugged():
             return None
-        leaves, structure = jax.tree.flatten(dynamic)
         static = tuple(args[i] for i in self._static if i < len(args))
         try:
             known = structure, tuple(map(_kind, leaves)), static, traces.circumstances()
-            return self._uses.setdefault(known, Use())
+            return self._uses.get(known) or self._uses.setdefault(known, Use())
         except TypeError:  # a static value that cannot be hashed
             return None
 
