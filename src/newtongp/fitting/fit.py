@@ -16,6 +16,7 @@ from .._runtime.double import in_double
 from ..inference.compatibility import check_choices
 from ..inference.infer import Run
 from ..inference.loop import MOST_STEPS
+from ..inference.own_sizes import in_own_size
 from ..inference.prior_check import check_prior
 from ..inference.problem import Setup
 from ..inference.steps.double_loop import DoubleLoop
@@ -136,8 +137,17 @@ def fit(
     if checkpoint is not None:
         record_file = RecordFile(checkpoint, setup, (method, step, space.priors), space, int(inference_steps))
     started = time.perf_counter()
+    choices = method, step, space, int(inference_steps), record_file
     with _progress(progress) as report_progress:
-        evaluator = Evaluator(setup, method, step, space, int(inference_steps), record_file, report_progress)
+        use = None
+        if record_file is None:  # it has the sites of all positions
+            setup, use = in_own_size(
+                setup,
+                (method, step),
+                ("fit", space.slots),
+                lambda own: Evaluator(own, *choices, report_progress).prepare(),
+            )
+        evaluator = Evaluator(setup, *choices, report_progress, use)
         searches, trace, interrupted, hessian = [], [], False, None
         try:
             for start in starts_of(evaluator, int(restarts), key):

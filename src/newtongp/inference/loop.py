@@ -103,7 +103,7 @@ def work_of(setup: Setup, method: Method) -> float:
     if method.target.integrates(setup.bound.likelihood, method.cubature):
         nodes = _DEFAULT_NODES if method.cubature is None else len(method.cubature.rule(latents)[1])
     prior = setup.model.prior
-    filled = fill_rows(setup.data.x, prior.size_class(setup.data.x.shape[0]))
+    filled = fill_rows(setup.data.x, setup.size)
     return prior.memory(filled) / 8.0 + _GAIN_AT_NODES * rows * latents * nodes
 
 
