@@ -29,7 +29,7 @@ from ..results.status import ConvergenceWarning, Status
 from ..validation.arguments import as_key, flag, tolerance, whole
 from .compatibility import check_choices, starts_from_sweep
 from .double_loop import descend
-from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop, work_of
+from .loop import Loop, Report, Trail, at_many_nodes, report_of, run_slice, start_loop, work_of
 from .problem import Setup
 from .solve import CLOSE
 from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
@@ -172,7 +172,8 @@ class Run:
             before, started = max(0, int(loop.steps)), time.perf_counter()
             near = min(until, before + _CAPACITY)
             arguments = self.problem, self.method, self.step, loop, near, self.tol, track.trials
-            loop, remaining = wait_for(run_slice(*arguments, work=self.work, full=in_blocks(self.problem, self.method)))
+            full = at_many_nodes(self.problem, self.method)
+            loop, remaining = wait_for(run_slice(*arguments, work=self.work, full=full))
             track.note(loop, before, int(remaining), time.perf_counter() - started)
         return loop
 

@@ -52,6 +52,8 @@ class Likelihood(eqx.Module):
     """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
     log_prob_degree: ClassVar[int | None] = None
     """The degree of log p(y | f) if it is a polynomial in f, so that a few nodes integrate it exactly."""
+    long_formulas: ClassVar[bool] = False
+    """Whether closed forms of expectations take about as long as sums over nodes."""
     contrasts: ClassVar[Any] = None
     """A matrix A with orthonormal rows, fewer than latents, if p(y | f) depends on Af alone: only Af needs nodes."""
 
