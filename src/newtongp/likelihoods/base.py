@@ -103,6 +103,13 @@ class Likelihood(eqx.Module):
         """
         return None
 
+    def log_prob_at_nodes(self, y, f) -> tuple[Any, Any, Any] | None:
+        """log p(y | f), its gradient and its Hessian at many points; None to differentiate `log_prob`.
+
+        For several latents: f and the gradient are (D, S) for S points, and the Hessian is (D, D, S).
+        """
+        return None
+
     def expected_log_prob(self, y, mean, covariance) -> Any:
         """E[log p(y | f)] under f ~ N(mean, covariance) in closed form, or None if there is none."""
         return None
@@ -223,6 +230,11 @@ def row_log_prob_derivatives(likelihood: Likelihood, y, f):
     if likelihood.num_latents == 1:
         return None
     return likelihood.log_prob_derivatives(_output(likelihood, y), f)
+
+
+def row_log_prob_at_nodes(likelihood: Likelihood, y, f):
+    """log p(y | f), its gradient and its Hessian at many points, y a vector."""
+    return likelihood.log_prob_at_nodes(_output(likelihood, y), f)
 
 
 def row_expected_log_prob(likelihood: Likelihood, y, mean, covariance):
