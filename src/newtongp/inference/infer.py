@@ -30,7 +30,7 @@ from ..results.status import ConvergenceWarning, Status
 from ..validation.arguments import as_key, flag, tolerance, whole
 from .compatibility import check_choices, starts_from_sweep
 from .double_loop import descend
-from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop, work_of
+from .loop import Loop, Report, Trail, at_many_nodes, report_of, run_slice, start_loop, work_of
 from .own_sizes import Use, in_own_size
 from .problem import Setup
 from .solve import CLOSE
@@ -181,7 +181,7 @@ class Run:
         while int(loop.status) == Status.RUNNING.value and int(loop.steps) < until:
             before, started = max(0, int(loop.steps)), time.perf_counter()
             arguments = self._arguments(loop, min(until, before + _CAPACITY), track)
-            full, again = in_blocks(self.problem, self.method), self.use is None or not self.use.is_last
+            full, again = at_many_nodes(self.problem, self.method), self.use is None or not self.use.is_last
             loop, remaining = wait_for(run_slice(*arguments, work=self.work, full=full, again=again))
             elapsed = time.perf_counter() - started
             track.note(loop, before, int(remaining), elapsed)

@@ -52,6 +52,8 @@ class Likelihood(eqx.Module):
     """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
     log_prob_degree: ClassVar[int | None] = None
     """The degree of log p(y | f) if it is a polynomial in f, so that a few nodes integrate it exactly."""
+    long_formulas: ClassVar[bool] = False
+    """Whether closed forms of expectations take about as long as sums over nodes."""
     contrasts: ClassVar[Any] = None
     """A matrix A with orthonormal rows, fewer than latents, if p(y | f) depends on Af alone: only Af needs nodes."""
 
@@ -98,6 +100,13 @@ class Likelihood(eqx.Module):
         """log p(y | f), its gradient, and d and F with ∇² log p = diag(d) + FFᵀ; None to differentiate `log_prob`.
 
         For several latents: d is (D,) and F is (D, R). Sums of Hessians over nodes then take D² R operations per node.
+        """
+        return None
+
+    def log_prob_at_nodes(self, y, f) -> tuple[Any, Any, Any] | None:
+        """log p(y | f), its gradient and its Hessian at many points; None to differentiate `log_prob`.
+
+        For several latents: f and the gradient are (D, S) for S points, and the Hessian is (D, D, S).
         """
         return None
 
@@ -221,6 +230,11 @@ def row_log_prob_derivatives(likelihood: Likelihood, y, f):
     if likelihood.num_latents == 1:
         return None
     return likelihood.log_prob_derivatives(_output(likelihood, y), f)
+
+
+def row_log_prob_at_nodes(likelihood: Likelihood, y, f):
+    """log p(y | f), its gradient and its Hessian at many points, y a vector."""
+    return likelihood.log_prob_at_nodes(_output(likelihood, y), f)
 
 
 def row_expected_log_prob(likelihood: Likelihood, y, mean, covariance):

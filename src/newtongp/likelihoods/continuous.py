@@ -104,6 +104,7 @@ class StudentT(Likelihood):
     """
 
     support: ClassVar[supports.Support] = supports.real
+    long_formulas: ClassVar[bool] = True
     row_parameters: ClassVar[tuple[str, ...]] = ("scale",)
     df: jax.Array | np.ndarray = learned(Positive())
     scale: jax.Array | np.ndarray = learned(Positive(), unit="y")
