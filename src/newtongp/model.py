@@ -11,6 +11,7 @@ from .priors.additive import Additive
 from .priors.base import Prior
 from .priors.by_name import for_latents
 from .terms.base import Term, Terms
+from .terms.formula import Formula, is_formula, read_formulas
 from .validation.names import find
 
 
@@ -32,7 +33,7 @@ class Model(eqx.Module):
     def __init__(self, prior: Any, likelihood: Any):
         if isinstance(likelihood, str):
             likelihood = likelihood_named(likelihood)
-        if isinstance(prior, (Term, Terms, Mapping)):
+        if isinstance(prior, (Term, Terms, Mapping, Formula)) or (isinstance(prior, str) and "~" in prior):
             prior = Additive(prior)
         if not isinstance(prior, Prior):
             raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {prior!r}")
@@ -47,6 +48,24 @@ class Model(eqx.Module):
             )
         self.prior = prior
         self.likelihood = likelihood
+
+
+def from_formulas(model: Any, y: Any, effects: Any = None) -> tuple[Any, Any]:
+    """The model and y that a user gave; of a formula, which is followed by a likelihood, the model and y's column."""
+    if not is_formula(model):
+        if effects is not None:
+            raise ValueError(
+                "effects= is the prior of fixed effects of a formula: write Linear(..., prior=...) instead"
+            )
+        return model, y
+    terms, output = read_formulas(model, effects)
+    if not isinstance(y, (str, Likelihood)):
+        given = "none" if y is None else f"a {type(y).__name__}"
+        raise ValueError(
+            f"a formula is followed by the table and a likelihood, got {given} as the third argument: write "
+            "fit(formula, table, likelihoods.Poisson()), or a name such as 'poisson'"
+        )
+    return Model(terms, y), output
 
 
 _WITHOUT_ARGUMENTS = (

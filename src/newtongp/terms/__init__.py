@@ -8,6 +8,7 @@ linear(age, treatment) + group(clinic) + smooth(day)
 
 from .base import Term, Terms
 from .features import Factor, Interaction, Numeric, Polynomial, Spline
+from .formula import Formula, from_formula
 from .group import Group
 from .linear import Linear, Offset
 from .smooth import Area, RandomWalk, Season, Smooth, Trend
@@ -15,6 +16,7 @@ from .smooth import Area, RandomWalk, Season, Smooth, Trend
 __all__ = [
     "Area",
     "Factor",
+    "Formula",
     "Group",
     "Interaction",
     "Linear",
@@ -28,4 +30,5 @@ __all__ = [
     "Term",
     "Terms",
     "Trend",
+    "from_formula",
 ]
