@@ -33,12 +33,12 @@ class Model(eqx.Module):
     def __init__(self, prior: Any, likelihood: Any):
         if isinstance(likelihood, str):
             likelihood = likelihood_named(likelihood)
-        if isinstance(prior, (Term, Terms, Mapping, Formula)) or (isinstance(prior, str) and "~" in prior):
-            prior = Additive(prior)
-        if not isinstance(prior, Prior):
-            raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {prior!r}")
         if not isinstance(likelihood, Likelihood):
             raise ValueError(f"likelihood must be one such as likelihoods.Poisson(), got {likelihood!r}")
+        if isinstance(prior, (Term, Terms, Mapping, Formula)) or (isinstance(prior, str) and "~" in prior):
+            prior = Additive(_by_latent(prior, likelihood))
+        if not isinstance(prior, Prior):
+            raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {prior!r}")
         prior = for_latents(prior, likelihood.num_latents)
         if prior.num_latents != likelihood.num_latents:
             raise ValueError(
@@ -48,6 +48,30 @@ class Model(eqx.Module):
             )
         self.prior = prior
         self.likelihood = likelihood
+
+
+_ALIASES = {"mean": "location", "mu": "location"}
+
+
+def _by_latent(terms: Any, likelihood: Likelihood) -> Any:
+    """Terms in the order of the latents; ValueError if they are not given for all of them."""
+    known, latents = tuple(likelihood.latent_names), likelihood.num_latents
+    given = {_ALIASES.get(name, name): own for name, own in terms.items()} if isinstance(terms, Mapping) else None
+    if given is not None and known and latents > 1 and set(given) == set(known):
+        return {name: given[name] for name in known}
+    count = 1 if given is None else len(given)
+    if count == latents and (not known or latents == 1):
+        return terms
+    kind = type(likelihood).__name__
+    names = known or tuple(f"f{latent}" for latent in range(latents))
+    wanted = ", ".join(f"{name!r}: ..." for name in names)
+    what = "one sum of terms" if given is None else f"terms of {', '.join(map(repr, terms))}"
+    instead = f"write Model({{{wanted}}}, likelihood)" if latents > 1 else "write Model(terms, likelihood)"
+    raise ValueError(f"{kind} has {latents} latent(s){_called(known)}, got {what}: {instead}")
+
+
+def _called(names: tuple[str, ...]) -> str:
+    return f", {' and '.join(map(repr, names))}" if names else ""
 
 
 def from_formulas(model: Any, y: Any, effects: Any = None) -> tuple[Any, Any]:

@@ -205,7 +205,7 @@ BAD = {
     "y ~ s(x)": ("there is no s()", "write smooth(x)"),
     "y ~ te(x, z)": ("there is no te()", "write smooth(a, b)"),
     "y ~ scale(x)": ("there is no scale()", "standardise the column"),
-    "y ~ as.factor(x)": ("there is no as.factor()", "write C(x)"),
+    "y ~ as.factor(x)": ("as.factor(x) cannot be read", "C(x) for a factor"),
     "y ~ tan(x)": ("there is no tan()", "add its values to the table"),
     "cbind(s, n) ~ x": ("got cbind(s, n)", "Binomial(trials='n')"),
     "y ~ log(x, 2)": ("log(x, 2) must have one column", "write log(x)"),

@@ -6,7 +6,7 @@ import equinox as eqx
 import numpy as np
 
 from .._runtime.double import in_double
-from ..likelihoods.base import Likelihood, row_mean, rows_given, with_row_parameters
+from ..likelihoods.base import Likelihood, named_columns, row_mean, rows_given, with_row_parameters
 from ..priors.additive import Additive
 from ..terms.base import Units
 from ..terms.columns import EncodedTable, TableColumns
@@ -42,22 +42,35 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
 
 def _with_columns(likelihood: Likelihood, table: Table) -> tuple[Likelihood, tuple[tuple[str, str], ...]]:
     """The likelihood with the values of columns that were given by name."""
-    named = {
-        name: likelihood.row_parameter(name)
-        for name in likelihood.row_parameters
-        if isinstance(likelihood.row_parameter(name), str)
-    }
-    values = {name: table[column].numbers() for name, column in named.items()}
+    named = named_columns(likelihood)
+    values = {name: _checked(likelihood, name, table, column) for name, column in named.items()}
     return with_row_parameters(likelihood, **values), tuple(named.items())
 
 
-def row_values(columns: Any, x_new: Any, given: dict[str, Any], name: str) -> dict[str, Any]:
+def _checked(likelihood: Likelihood, name: str, table: Table, column: str) -> np.ndarray:
+    """The values of a row parameter in a column; ValueError names the row of an invalid one."""
+    values = table[column].numbers()
+    try:
+        likelihood.check_row_parameter(name, values)
+    except ValueError:
+        for row, value in enumerate(values.tolist()):
+            try:
+                likelihood.check_row_parameter(name, value)
+            except ValueError as error:
+                raise ValueError(f"row {row} of column {column!r}: {error}") from None
+        raise
+    return values
+
+
+def row_values(likelihood: Likelihood, columns: Any, x_new: Any, given: dict[str, Any], name: str) -> dict[str, Any]:
     """Row parameters of new rows: those given, and others from the columns of the table that held them."""
     if not isinstance(columns, TableColumns):
         return given
     named = [(parameter, column) for parameter, column in columns.row_columns if parameter not in given]
     table = Table(x_new, name) if named else None
-    return {**{parameter: table[column].numbers() for parameter, column in named if table is not None}, **given}
+    if table is None:
+        return given
+    return {**{name: _checked(likelihood, name, table, column) for name, column in named}, **given}
 
 
 @in_double

@@ -186,7 +186,6 @@ _ADVICE = {
     "center": "subtract the mean in the table; the estimates of other effects do not depend on it",
     "standardize": "standardise the column in the table; wide priors are in units of the data already",
     "factor": "write C(x)",
-    "as": "write C(x) for a factor",
     "cut": "add the bins to the table as a column of its own",
     "lag": "add the shifted column to the table",
     "mo": "write walk(level) for effects of ordered levels that are similar for neighbouring ones",
@@ -213,7 +212,12 @@ class _Reader:
                 f"{piece.text} names a column in backquotes inside of a call, which cannot be read: rename the column "
                 "to a word"
             )
-        call = ast.parse(piece.text, mode="eval").body
+        try:
+            call = ast.parse(piece.text, mode="eval").body
+        except SyntaxError:
+            raise ValueError(
+                f"{piece.text} cannot be read: write a call such as log(x), or C(x) for a factor"
+            ) from None
         name = _name_of(call.func) if isinstance(call, ast.Call) else None
         if not isinstance(call, ast.Call) or name is None:
             raise ValueError(f"{piece.text} computes with columns: add the result to the table as a column of its own")

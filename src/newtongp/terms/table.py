@@ -1,5 +1,6 @@
 """Tables: named columns of numbers, of levels or of time stamps, read from any data frame or from a mapping."""
 
+import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -132,9 +133,15 @@ class Table:
 
     def __getitem__(self, name: str) -> Column:
         if name not in self._columns:
-            known = ", ".join(map(repr, self._columns))
-            raise ValueError(f"{self.name} has no column {name!r}: its columns are {short(known, 200)}")
+            near = difflib.get_close_matches(str(name), self._columns, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(f"{self.name} has no column {name!r}{hint}: its columns are {_listed(self._columns)}")
         return _read_column(name, self._columns[name])
+
+
+def _listed(names: Iterable[str], most: int = 12) -> str:
+    every = [repr(name) for name in names]
+    return ", ".join(every) if len(every) <= most else f"{', '.join(every[:most])}, … ({len(every)} in all)"
 
 
 def is_table(value: Any) -> bool:
