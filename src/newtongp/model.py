@@ -65,7 +65,7 @@ def _by_latent(terms: Any, likelihood: Likelihood) -> Any:
     kind = type(likelihood).__name__
     names = known or tuple(f"f{latent}" for latent in range(latents))
     wanted = ", ".join(f"{name!r}: ..." for name in names)
-    what = "one sum of terms" if given is None else f"terms of {', '.join(map(repr, terms))}"
+    what = "one sum of terms" if given is None else f"terms of {', '.join(map(repr, terms)) or 'none'}"
     instead = f"write Model({{{wanted}}}, likelihood)" if latents > 1 else "write Model(terms, likelihood)"
     raise ValueError(f"{kind} has {latents} latent(s){_called(known)}, got {what}: {instead}")
 

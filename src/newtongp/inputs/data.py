@@ -257,8 +257,8 @@ def check_row_parameters(likelihood: Likelihood, n: int) -> None:
     """Raise ValueError if a parameter of the likelihood has one value per row, but for another number of rows."""
     for name, column in named_columns(likelihood).items():
         raise ValueError(
-            f"{name} is given by the column {column!r} of a table, but x is not the table of a model of terms: give one "
-            f"value per row, as in {name}=table[{column!r}]"
+            f"{name} is given by the column {column!r} of a table, but x is not the table of a model of terms: give "
+            f"one value per row, as in {name}=table[{column!r}]"
         )
     for name, given in rows_given(likelihood).items():
         if given != n:

@@ -10,6 +10,7 @@ from ..likelihoods.base import Likelihood, named_columns, row_mean, rows_given, 
 from ..priors.additive import Additive
 from ..terms.base import Units
 from ..terms.columns import EncodedTable, TableColumns
+from ..terms.linear import Linear
 from ..terms.table import Table, is_table
 from ..validation.numbers import NotRealError, as_real
 
@@ -28,6 +29,9 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
             'pandas, polars or pyarrow, or a mapping such as {"age": ages}'
         )
     table = Table(x, "x")
+    if y is None:
+        raise ValueError("y is missing: give the name of its column, as in fit(model, table, 'count'), or its values")
+    _check_terms(prior)
     output = y if isinstance(y, str) else None
     if output is not None:
         y = table[output].numbers_or_missing()
@@ -38,6 +42,24 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
         raise ValueError(f"column {output!r} is y and cannot be part of a term: leave it out of the terms")
     encoded = EncodedTable(columns.encode(table), columns, x)
     return eqx.tree_at(lambda m: (m.prior, m.likelihood), model, (bound, likelihood)), encoded, y
+
+
+def _check_terms(prior: Additive) -> None:
+    """Raise ValueError if a latent has the same term twice, or two intercepts."""
+    for terms in prior.latents:
+        labels = [(term.label, getattr(term, "intercept", None)) for term in terms.terms]
+        twice = next((label for label, _ in labels if labels.count((label, _)) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"the model has the term {twice} twice, so that its parts cannot be told apart: leave one out, or give "
+                "one term the sum of both kernels"
+            )
+        both = [term.label for term in terms.terms if isinstance(term, Linear) and term.intercept]
+        if len(both) > 1:
+            raise ValueError(
+                f"{both[0]} and {both[1]} both have an intercept, which cannot be told apart: write one Linear with "
+                "all columns, or intercept=False in one of them"
+            )
 
 
 def _with_columns(likelihood: Likelihood, table: Table) -> tuple[Likelihood, tuple[tuple[str, str], ...]]:

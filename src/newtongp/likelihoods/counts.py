@@ -165,8 +165,8 @@ def _check_trials(successes: np.ndarray, trials: np.ndarray) -> None:
     if too_many.size:
         row = too_many[0]
         raise ValueError(
-            f"y must be at most the number of trials, but row {row} is {successes[row]:g}, with {trials[row]:g} trials: "
-            "correct one of them"
+            f"y must be at most the number of trials, but row {row} is {successes[row]:g}, with {trials[row]:g} "
+            "trials: correct one of them"
         )
 
 

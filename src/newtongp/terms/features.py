@@ -327,7 +327,13 @@ def as_feature(entry: Any, table: Table) -> Feature:
         raise ValueError(f"a feature must be the name of a column, or one such as Factor('drug'), got {entry!r}")
     if entry not in table and ":" in entry:
         return Interaction(tuple(as_feature(part.strip(), table) for part in entry.split(":")))
-    return Numeric(entry) if table[entry].is_numeric else Factor(entry)
+    column = table[entry]
+    if not column.is_numeric and column.categories is None and column.times() is not None:
+        raise ValueError(
+            f"column {entry!r} holds time stamps, which are neither numbers nor levels: use Trend({entry!r}), or "
+            f"Factor({entry!r}) for one effect per time, or add the time in numbers to the table"
+        )
+    return Numeric(entry) if column.is_numeric else Factor(entry)
 
 
 def bind_all(entries: tuple[Any, ...], intercept: bool, table: Table) -> tuple[Feature, ...]:

@@ -176,8 +176,8 @@ def _check_rank(x: np.ndarray, names: tuple[str, ...]) -> None:
         )
     if x.shape[1] > x.shape[0]:
         raise ValueError(
-            f"there are {x.shape[1]} effects but only {x.shape[0]} row(s): leave some out, or use Group(...), whose "
-            "effects share a variance"
+            f"there are {x.shape[1]} effects ({', '.join(names[:4])}, …) but only {x.shape[0]} row(s): leave some out, "
+            "or use Group(...) for a factor with many levels, whose effects share a variance"
         )
     place = dependent_column(x)
     if place is not None:
