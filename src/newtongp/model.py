@@ -7,11 +7,8 @@ import equinox as eqx
 
 from . import likelihoods
 from .likelihoods.base import Likelihood
-from .priors.additive import Additive
 from .priors.base import Prior
 from .priors.by_name import for_latents
-from .terms.base import Term, Terms
-from .terms.formula import Formula, is_formula, read_formulas
 from .validation.names import find
 
 
@@ -35,8 +32,8 @@ class Model(eqx.Module):
             likelihood = likelihood_named(likelihood)
         if not isinstance(likelihood, Likelihood):
             raise ValueError(f"likelihood must be one such as likelihoods.Poisson(), got {likelihood!r}")
-        if isinstance(prior, (Term, Terms, Mapping, Formula)) or (isinstance(prior, str) and "~" in prior):
-            prior = Additive(_by_latent(prior, likelihood))
+        if not isinstance(prior, Prior):
+            prior = _additive(prior, likelihood)
         if not isinstance(prior, Prior):
             raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {prior!r}")
         prior = for_latents(prior, likelihood.num_latents)
@@ -48,6 +45,16 @@ class Model(eqx.Module):
             )
         self.prior = prior
         self.likelihood = likelihood
+
+
+def _additive(prior: Any, likelihood: Likelihood) -> Any:
+    """The prior that terms or formulas stand for; anything else as it is. (Other models do without their import.)"""
+    from .priors.additive import Additive
+    from .terms import Formula, Term, Terms
+
+    if isinstance(prior, (Term, Terms, Mapping, Formula)) or (isinstance(prior, str) and "~" in prior):
+        return Additive(_by_latent(prior, likelihood))
+    return prior
 
 
 _ALIASES = {"mean": "location", "mu": "location"}
@@ -76,11 +83,15 @@ def _called(names: tuple[str, ...]) -> str:
 
 def from_formulas(model: Any, y: Any, effects: Any = None) -> tuple[Any, Any]:
     """The model and y that a user gave; of a formula, which is followed by a likelihood, the model and y's column."""
-    if not is_formula(model):
+    if not isinstance(model, (str, Mapping)) and type(model).__name__ != "Formula":
         if effects is not None:
             raise ValueError(
                 "effects= is the prior of fixed effects of a formula: write Linear(..., prior=...) instead"
             )
+        return model, y
+    from .terms.formula import is_formula, read_formulas
+
+    if not is_formula(model):
         return model, y
     terms, output = read_formulas(model, effects)
     if not isinstance(y, (str, Likelihood)):

@@ -73,7 +73,7 @@ BAD = {
     ),
     "two columns with one name": (lambda: run(Linear("age"), TWO_CALLED_AGE), "two columns called 'age'", "different"),
     "two keys with one name": (lambda: run(Linear("1"), {1: [1.0], "1": [2.0], "y": [0]}), "two columns called '1'"),
-    "a number as a column": (lambda: run(Linear(3)), "must be the name of a column", "got 3"),
+    "a number as a column": (lambda: Linear(3), "must be the name of a column", "got 3"),
     "a number as a group": (lambda: Group(3), "given by their names, got 3", "write Group('age')"),
     "y in a term": (lambda: run(Linear("y", "age")), "column 'y' is y", "leave it out of the terms"),
     # Kinds of columns

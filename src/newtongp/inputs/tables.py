@@ -1,18 +1,19 @@
 """Binding additive models to tables: columns become numbers, and terms learn their sizes."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
 
 from .._runtime.double import in_double
 from ..likelihoods.base import Likelihood, named_columns, row_mean, rows_given, with_row_parameters
-from ..priors.additive import Additive
-from ..terms.base import Units
 from ..terms.columns import EncodedTable, TableColumns
-from ..terms.linear import Linear
-from ..terms.table import Table, is_table
 from ..validation.numbers import NotRealError, as_real
+
+if TYPE_CHECKING:  # models without terms do not need them, whose import takes time
+    from ..priors.additive import Additive
+    from ..terms.base import Units
+    from ..terms.table import Table
 
 
 def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
@@ -21,8 +22,10 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
     Models without terms are returned as they are.
     """
     prior = getattr(model, "prior", None)
-    if not isinstance(prior, Additive) or isinstance(x, EncodedTable):
+    if not getattr(prior, "over_table", False) or isinstance(x, EncodedTable):
         return model, x, y
+    from ..terms.table import Table, is_table
+
     if not is_table(x):
         raise ValueError(
             f"terms are over the named columns of a table, got x of type {type(x).__name__}: give a data frame of "
@@ -44,8 +47,10 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
     return eqx.tree_at(lambda m: (m.prior, m.likelihood), model, (bound, likelihood)), encoded, y
 
 
-def _check_terms(prior: Additive) -> None:
+def _check_terms(prior: "Additive") -> None:
     """Raise ValueError if a latent has the same term twice, or two intercepts."""
+    from ..terms.linear import Linear
+
     for terms in prior.latents:
         labels = [(term.label, getattr(term, "intercept", None)) for term in terms.terms]
         twice = next((label for label, _ in labels if labels.count((label, _)) > 1), None)
@@ -62,14 +67,14 @@ def _check_terms(prior: Additive) -> None:
             )
 
 
-def _with_columns(likelihood: Likelihood, table: Table) -> tuple[Likelihood, tuple[tuple[str, str], ...]]:
+def _with_columns(likelihood: Likelihood, table: "Table") -> tuple[Likelihood, tuple[tuple[str, str], ...]]:
     """The likelihood with the values of columns that were given by name."""
     named = named_columns(likelihood)
     values = {name: _checked(likelihood, name, table, column) for name, column in named.items()}
     return with_row_parameters(likelihood, **values), tuple(named.items())
 
 
-def _checked(likelihood: Likelihood, name: str, table: Table, column: str) -> np.ndarray:
+def _checked(likelihood: Likelihood, name: str, table: "Table", column: str) -> np.ndarray:
     """The values of a row parameter in a column; ValueError names the row of an invalid one."""
     values = table[column].numbers()
     try:
@@ -89,15 +94,19 @@ def row_values(likelihood: Likelihood, columns: Any, x_new: Any, given: dict[str
     if not isinstance(columns, TableColumns):
         return given
     named = [(parameter, column) for parameter, column in columns.row_columns if parameter not in given]
-    table = Table(x_new, name) if named else None
-    if table is None:
+    if not named:
         return given
+    from ..terms.table import Table
+
+    table = Table(x_new, name)
     return {**{name: _checked(likelihood, name, table, column) for name, column in named}, **given}
 
 
 @in_double
-def _units(likelihood: Likelihood, y: Any) -> tuple[Units, ...]:
+def _units(likelihood: Likelihood, y: Any) -> "tuple[Units, ...]":
     """For every latent its location and scale: those of y where the latent moves the mean of y one to one."""
+    from ..terms.base import Units
+
     plain = tuple(Units() for _ in range(likelihood.num_latents))
     try:
         values = as_real(y)

@@ -209,8 +209,7 @@ def _read_column(name: str, values: Any) -> Column:
         return Column(name, _plain_array(name, values), None, values)
     native = series.to_native()
     if isinstance(series.dtype, (nw.Categorical, nw.Enum)):
-        categories = tuple(_plain(level) for level in series.cat.get_categories().to_list())
-        return Column(name, np.fromiter(series.to_list(), object, len(series)), categories, native)
+        return Column(name, np.fromiter(series.to_list(), object, len(series)), _categories(series), native)
     array = series.to_numpy()
     if array.dtype.kind in "fiub" or array.dtype.kind in "mM":
         return Column(name, array, None, native)
@@ -218,6 +217,20 @@ def _read_column(name: str, values: Any) -> Column:
     if series.dtype.is_numeric() or series.dtype == nw.Boolean:  # numbers with missing entries
         return Column(name, np.array([np.nan if e is None else float(e) for e in entries]), None, native)
     return Column(name, np.fromiter(entries, object, len(series)), None, native)
+
+
+def _categories(series: Any) -> tuple[Any, ...] | None:
+    """The categories that a column declares in their order; None if their order is that in which they were met."""
+    native, library = series.to_native(), series.implementation
+    if library.is_pandas_like():
+        declared = native.cat.categories.tolist()
+    elif library.is_polars() and hasattr(native.dtype, "categories") and "Enum" in str(native.dtype):
+        declared = native.dtype.categories.to_list()
+    elif library.is_pyarrow() and native.type.ordered:
+        declared = native.unify_dictionaries().chunk(0).dictionary.to_pylist()
+    else:
+        return None
+    return tuple(map(_plain, declared))
 
 
 def _plain_array(name: str, values: Any) -> np.ndarray:
