@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import newtongp as ng
-from newtongp.terms import Group, Linear, RandomWalk, Season, Smooth, Trend
+from newtongp.terms import Group, Linear, RandomWalk, Season, Smooth
 from newtongp.terms.table import Table
 
 N = 24
@@ -47,7 +47,7 @@ TABLES = {
     "pyarrow, dictionaries": pa.table({**COLUMNS, "word": pa.array(WORDS).dictionary_encode()}),
     "pyarrow, a batch": pa.RecordBatch.from_pydict(COLUMNS),
 }
-TERMS = Linear("word", "seen", "age") + Group("patient") + Trend("stamp", "level", unit="D") + Season("date", "1y")
+TERMS = Linear("word", "seen", "age") + Group("patient") + Season("stamp", "1w") + Season("date", "1y")
 NEW = {name: values[:3] for name, values in COLUMNS.items()}
 NEW["patient"] = [17, 18, 99]
 
