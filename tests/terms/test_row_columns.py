@@ -92,5 +92,6 @@ def test_latents_by_name():
     assert one.prior.labels == two.prior.labels and one.prior.names == two.prior.names == ("location", "scale")
     chained = lk.Chained(lk.StudentT(), scale="softplus", df="exp")
     assert chained.latent_names == ("location", "scale", "df")
-    classes = ng.Model({"b": Linear(), "a": Linear("x"), "c": Linear()}, lk.Softmax(3))  # without names, the order counts
+    # Without names, the order counts.
+    classes = ng.Model({"b": Linear(), "a": Linear("x"), "c": Linear()}, lk.Softmax(3))
     assert classes.prior.names == ("b", "a", "c")
