@@ -20,7 +20,7 @@ from .._runtime.double import in_double, to_host
 from ..inputs import memory
 from ..inputs.data import read_sites
 from ..methods.rule import Method
-from ..model import Model
+from ..model import Model, from_formulas
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.size_classes import first_rows
 from ..numerics.small import smallest_eigenvalue
@@ -299,7 +299,7 @@ def _smallest_eigenvalues(precisions: Float[Array, "N D D"]) -> Float[Array, " N
 
 @in_double
 def infer(
-    model: Model,
+    model: Any,
     x: Any,
     y: Any = None,
     method: Method | None = None,
@@ -312,6 +312,7 @@ def infer(
     batch_size: int | None = None,
     key: Any = None,
     check_memory: bool = True,
+    effects: Any = None,
 ) -> Result:
     """The Gaussian posterior of the model given data, for fixed hyperparameters.
 
@@ -323,6 +324,8 @@ def infer(
     A problem that would not fit in memory raises MemoryError before it starts, unless `check_memory=False`. Ctrl-C ends
     the run within about a second, or after the current step if that takes longer.
 
+    A formula may be given instead of a model, followed by the table and a likelihood, as for `fit`.
+
     With `batch_size`, a `SparseGP` is updated by that many rows at a time, in a random order determined by `key`, and
     `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps.
     Alternatively, x provides chunks `(x, y)` of the data, and y is omitted.
@@ -333,6 +336,7 @@ def infer(
     >>> result.status.name, result.posterior.marginals.mean.shape
     ('CONVERGED', (4, 1))
     """
+    model, y = from_formulas(model, y, effects)
     whole(max_steps, "max_steps", 0, such_as=100)
     throw, progress = flag(throw, "throw"), flag(progress, "progress")
     key = None if key is None else as_key(key)

@@ -41,6 +41,7 @@ class HeteroscedasticGaussian(Likelihood):
     support: ClassVar[supports.Support] = supports.real
     gaussian_form: ClassVar[bool] = True
     linear_latents: ClassVar[tuple[int, ...]] = (0,)
+    latent_names: ClassVar[tuple[str, ...]] = ("location", "scale")
 
     def __init__(self, link="softplus"):
         """`link` is "softplus" or "exp"."""

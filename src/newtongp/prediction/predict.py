@@ -28,7 +28,7 @@ from .prediction import Prediction
 def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
     """Predictions of y and f at new inputs."""
     x = new_inputs(result, x_new, row_parameters)
-    row_parameters = row_values(result.columns, x_new, row_parameters, "x_new")
+    row_parameters = row_values(result.model.likelihood, result.columns, x_new, row_parameters, "x_new")
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     return Prediction(likelihood, _latent(result, x), cubature_for(result), library_of(x_new))
 
@@ -44,7 +44,7 @@ def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -
     """log E_q[p(y* | f*)] for each row."""
     check_indexes(x_new, y_new, ("x_new", "y_new"))
     x = new_inputs(result, x_new, row_parameters)
-    row_parameters = row_values(result.columns, x_new, row_parameters, "x_new")
+    row_parameters = row_values(result.model.likelihood, result.columns, x_new, row_parameters, "x_new")
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     model = Model(result.model.prior, likelihood)
     read = read_data(x, y_new, model, ("x_new", "y_new"))
@@ -63,7 +63,7 @@ def sample(result: Result, key: Any, x_new: Any, n: int) -> np.ndarray:
 def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any) -> np.ndarray:
     """n draws of y at new inputs, each given a joint draw of f."""
     x = new_inputs(result, x_new, row_parameters)
-    row_parameters = row_values(result.columns, x_new, row_parameters, "x_new")
+    row_parameters = row_values(result.model.likelihood, result.columns, x_new, row_parameters, "x_new")
     likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
     key_f, key_y = jax.random.split(as_key(key))
     latents = _draw_latents(result, key_f, x, whole(n, "n"))

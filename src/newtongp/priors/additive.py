@@ -107,6 +107,7 @@ class Additive(Prior):
                 "frame, or a mapping of columns"
             )
 
+    over_table: ClassVar[bool] = True
     memory_remedy: ClassVar[str] = "use terms with fewer levels or distinct values, or fewer rows"
 
     def memory(self, x: np.ndarray) -> float:

@@ -137,12 +137,18 @@ class Terms(eqx.Module):
 
 
 def as_terms(value: Any) -> Terms:
-    """A term or a sum of terms as a sum; ValueError for anything else."""
+    """A term, a sum of terms or a formula as a sum; ValueError for anything else."""
     if isinstance(value, Term):
         return Terms((value,))
     if isinstance(value, Terms):
         return value
-    raise ValueError(f"expected a term such as terms.Linear('age'), or a sum of terms, got {value!r}")
+    if isinstance(value, str):
+        from .formula import from_formula
+
+        value = from_formula(value)
+    if isinstance(getattr(value, "terms", None), Terms):  # a formula
+        return value.terms
+    raise ValueError(f"expected a term such as terms.Linear('age'), a sum of terms, or a formula, got {value!r}")
 
 
 def replaced(term: Any, **fields: Any) -> Any:
