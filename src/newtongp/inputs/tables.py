@@ -33,7 +33,7 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
         y = table[output].numbers_or_missing()
     likelihood, row_columns = _with_columns(model.likelihood, table)
     bound, columns = prior.bind(table, _units(likelihood, y))
-    columns = TableColumns(columns.encoders, row_columns, output)
+    columns = TableColumns(columns.encoders, row_columns, output, table.library)
     if output is not None and output in columns.sources:
         raise ValueError(f"column {output!r} is y and cannot be part of a term: leave it out of the terms")
     encoded = EncodedTable(columns.encode(table), columns, x)

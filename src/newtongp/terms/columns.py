@@ -18,6 +18,8 @@ class TableColumns:
     """Names of row parameters of the likelihood, each with the column that holds it."""
     output: str | None = None
     """The column that holds y, if it was given by name."""
+    library: str = "pandas"
+    """The library of the table, of which tables of results are."""
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -51,6 +51,8 @@ class InputEncoder(Encoder):
     multiplier: str | None = None
     closed: bool = False
     """Whether levels that the data did not have are an error."""
+    stamped: bool = False
+    """Whether numbers are times of the clock."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -61,6 +63,14 @@ class InputEncoder(Encoder):
         parts = [self._column(table, place) for place in range(len(self.columns))]
         parts.append(np.ones(table.rows) if self.multiplier is None else table[self.multiplier].numbers())
         return np.stack(parts, axis=1)
+
+    def decode(self, x: np.ndarray, place: int) -> np.ndarray:
+        """The entries of one column from its numbers: levels, time stamps or numbers."""
+        levels = self.levels[place]
+        if levels is not None:
+            return as_entries([levels[int(code)] for code in x])
+        numbers = x + self.origin
+        return numbers if not self.stamped or self.clock is None else self.clock.stamps(numbers)
 
     def _column(self, table: Table, place: int) -> np.ndarray:
         name, levels = self.columns[place], self.levels[place]
@@ -74,6 +84,12 @@ class InputEncoder(Encoder):
                 f"correct it, or add it where they are given (the first are {', '.join(map(repr, levels[:5]))})"
             )
         return codes.astype(float)
+
+
+def as_entries(labels: list[Any]) -> np.ndarray:
+    """Labels as a column: of numbers or text if all are alike, of objects otherwise."""
+    kinds = {type(label) for label in labels}
+    return np.array(labels, dtype=object) if len(kinds) > 1 or tuple in kinds else np.array(labels)
 
 
 def numbers_of(table: Table, name: str, clock: Clock | None) -> np.ndarray:
@@ -281,6 +297,7 @@ def filled_points(distinct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _by_encoder(term: Any, table: Table, **fields: Any) -> InputEncoder:
     """The encoder of a term that may have one function per level, or one that is multiplied by a number."""
     columns, levels = term.columns, (None,) * len(term.columns)
+    fields["stamped"] = fields.get("clock") is not None and not table[columns[0]].is_numeric
     if term.by is not None and (term.grouped or not table[term.by].is_numeric):
         known = table[term.by].levels()
         return InputEncoder((*columns, term.by), (*levels, known), **fields)
