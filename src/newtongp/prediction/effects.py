@@ -4,13 +4,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._runtime.double import to_host
 from ..parameters.names import hyperparameters
 from ..results.result import Result
 from ..terms.group import Group, GroupEncoder
 from ..terms.linear import DesignEncoder, Linear
 from ..terms.smooth import KernelTerm, ProductEncoder, as_entries
-from .terms import Entry, choice_of, moments, posterior_of, rows_of_data
+from .terms import Entry, joint_moments, moments, rows_of_data
 
 
 class Coefficients(NamedTuple):
@@ -51,10 +50,7 @@ def _of_centred(result: Result, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
     steps = 2.0 ** np.ceil(np.log2(np.maximum(np.abs(centres), 1.0)))
     x = np.repeat(rows_of_data(result, "effects")[:1], centres.size + 1, axis=0)
     x[:, entry.place] = np.concatenate([centres[None], centres + np.diag(steps)])
-    latents = result.model.prior.num_latents
-    joint = to_host(posterior_of(result).joint_of_terms(x, choice_of(result, [entry])))
-    f = np.asarray(joint.mean).reshape(-1, latents)[:, entry.latent]
-    spread = np.asarray(joint.covariance).reshape(f.size, latents, f.size, latents)[:, entry.latent, :, entry.latent]
+    f, spread = joint_moments(result, x, entry)
     mean = (f[1:] - f[0]) / steps
     mean[:1] += f[0] if term.intercept else 0.0
     return mean, spread[1:, 1:] / np.outer(steps, steps)
@@ -111,9 +107,7 @@ def level_rows(result: Result, entry: Entry) -> tuple[dict[str, np.ndarray], np.
         return _group_rows(result, entry)
     assert isinstance(entry.term, KernelTerm)
     known = np.asarray(entry.term.points)[np.asarray(entry.term.used)]
-    x = np.repeat(rows_of_data(result, "effects")[:1], known.shape[0], axis=0)
-    x[:, entry.place] = np.concatenate([known, np.ones((known.shape[0], 1))], axis=1)
-    return decoded(entry, known), None, x
+    return decoded(entry, known), None, at_inputs(result, entry, known)
 
 
 def decoded(entry: Entry, inputs: np.ndarray) -> dict[str, np.ndarray]:
@@ -141,3 +135,37 @@ def _group_rows(result: Result, entry: Entry) -> tuple[dict[str, np.ndarray], np
         for place, column in enumerate(encoder.columns)
     }
     return labels, np.tile(np.array(encoder.names), count) if size > 1 else None, x
+
+
+# Curves -----------------------------------------------------------------------------------------------
+
+_MOST_POINTS = 1000
+"""The largest number of known inputs over which a curve is centred; of more, these are spread over all."""
+
+
+def centred_curve(
+    result: Result, entry: Entry, inputs: np.ndarray, level: float | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """A smooth term at inputs, less its average over the rows of the data (of one level): means and deviations.
+
+    The averages of several terms, and the intercept, are often determined only together.
+    """
+    term = entry.term
+    assert isinstance(term, KernelTerm)
+    data = rows_of_data(result, "terms")[:, entry.place]
+    own = data if level is None else data[data[:, -2] == level]
+    known, counts = np.unique(own[:, :-1], axis=0, return_counts=True)
+    kept = np.unique(np.linspace(0, len(known) - 1, min(len(known), _MOST_POINTS)).astype(int))
+    known, share = known[kept], counts[kept] / np.sum(counts[kept])
+    mean, covariance = joint_moments(result, at_inputs(result, entry, np.concatenate([inputs, known])), entry)
+    size = len(inputs)
+    across = covariance[:size, size:] @ share
+    variance = np.diagonal(covariance)[:size] - 2.0 * across + share @ covariance[size:, size:] @ share
+    return mean[:size] - share @ mean[size:], np.sqrt(np.maximum(variance, 0.0))
+
+
+def at_inputs(result: Result, entry: Entry, inputs: np.ndarray) -> np.ndarray:
+    """Encoded rows with these inputs of a smooth term, which is multiplied by one."""
+    x = np.repeat(rows_of_data(result, "terms")[:1], inputs.shape[0], axis=0)
+    x[:, entry.place] = np.concatenate([inputs, np.ones((inputs.shape[0], 1))], axis=1)
+    return x

@@ -9,6 +9,7 @@ from scipy.special import ndtri
 
 from .._runtime.double import in_double, to_host
 from ..numerics.gaussian import Gaussian
+from ..numerics.size_classes import fill_rows, size_class
 from ..priors.additive import Additive, AdditivePosterior
 from ..priors.base import draws_of
 from ..results.result import Result
@@ -33,6 +34,11 @@ class Entry(NamedTuple):
     term: Term
     encoder: Encoder
     place: slice
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """The latent and the number."""
+        return self.latent, self.number
 
 
 def parts_of(result: Result, what: str) -> tuple[Additive, TableColumns]:
@@ -62,7 +68,7 @@ def select(result: Result, names: Any, argument: str) -> list[Entry]:
     entries = entries_of(result)
     if isinstance(names, str) or not isinstance(names, Iterable):
         names = [names]
-    chosen: dict[Entry, None] = {}
+    chosen: set[tuple[int, int]] = set()
     for name in names:
         by_label = [entry for entry in entries if name in (entry.name, entry.term.label)]
         matching = by_label or [entry for entry in entries if name in _columns_of(entry.term)]
@@ -71,8 +77,8 @@ def select(result: Result, names: Any, argument: str) -> list[Entry]:
             raise ValueError(
                 f"{argument} must name terms, or columns of groups and smooth terms, got {short(name)}: terms are {known}"
             )
-        chosen |= dict.fromkeys(matching)
-    return [entry for entry in entries if entry in chosen]
+        chosen |= {entry.key for entry in matching}
+    return [entry for entry in entries if entry.key in chosen]
 
 
 def _columns_of(term: Any) -> tuple[str, ...]:
@@ -86,7 +92,7 @@ def _columns_of(term: Any) -> tuple[str, ...]:
 
 def choice_of(result: Result, entries: Iterable[Entry]) -> tuple[tuple[float, ...], ...]:
     """1 for these terms and 0 for others, as `AdditivePosterior.of_terms` takes it."""
-    chosen = {(entry.latent, entry.number) for entry in entries}
+    chosen = {entry.key for entry in entries}
     prior = result.model.prior
     assert isinstance(prior, Additive)
     return tuple(
@@ -146,8 +152,8 @@ def latent_without(result: Result, x: np.ndarray, without: Any) -> Gaussian:
 
 def kept_terms(result: Result, without: Any) -> list[Entry]:
     """All terms but those named."""
-    left_out = select(result, without, "without")
-    return [entry for entry in entries_of(result) if entry not in left_out]
+    left_out = {entry.key for entry in select(result, without, "without")}
+    return [entry for entry in entries_of(result) if entry.key not in left_out]
 
 
 @in_double
@@ -198,6 +204,17 @@ def moments(result: Result, x: np.ndarray, latent: int, entries: list[Entry]) ->
     found = to_host(posterior_of(result).of_terms(x, choice_of(result, entries)))
     variance = np.asarray(found.covariance)[:, latent, latent]
     return np.asarray(found.mean)[:, latent], np.sqrt(np.maximum(variance, 0.0))
+
+
+def joint_moments(result: Result, x: np.ndarray, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the joint covariance of one term at encoded rows."""
+    count, latents = x.shape[0], result.model.prior.num_latents
+    # Powers of two: compiling takes longer than arithmetic with more rows.
+    filled = fill_rows(x, 1 << (max(count, size_class(1)) - 1).bit_length())
+    joint = to_host(posterior_of(result).joint_of_terms(filled, choice_of(result, [entry])))
+    mean = np.asarray(joint.mean).reshape(-1, latents)[:count, entry.latent]
+    covariance = np.asarray(joint.covariance).reshape(filled.shape[0], latents, filled.shape[0], latents)
+    return mean, covariance[:count, entry.latent, :count, entry.latent]
 
 
 def rows_of_data(result: Result, what: str) -> np.ndarray:

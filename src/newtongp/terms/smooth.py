@@ -272,8 +272,14 @@ class KernelTerm(Term):
     def _projected(self, inputs: Any) -> tuple[Any, Any]:
         """What the weights of the distinct inputs say about others: rows of R⁻¹k, and the variance that is left."""
         cross = jnp.where(jnp.asarray(self.used)[:, None], self.gram(jnp.asarray(self.points), inputs), 0.0)
-        rows = linalg.solve_lower(self.root(), cross).T
-        return rows, jnp.maximum(self.variance_at(inputs) - jnp.sum(rows**2, axis=1), 0.0)
+        root = self.root()
+        rows = linalg.solve_lower(root, cross).T
+        # At the inputs of the data these are rows of R, here without rounding: terms add up to the latent.
+        same = jnp.all(inputs[:, None, :] == jnp.asarray(self.points)[None], axis=2) & jnp.asarray(self.used)[None]
+        known = jnp.any(same, axis=1)
+        rows = jnp.where(known[:, None], root[jnp.argmax(same, axis=1)], rows)
+        left = jnp.maximum(self.variance_at(inputs) - jnp.sum(rows**2, axis=1), 0.0)
+        return rows, jnp.where(known, 0.0, left)
 
     def variance_at(self, inputs: Any) -> Float[Array, " N"]:
         """The prior variance of the function at inputs."""

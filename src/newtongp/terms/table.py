@@ -186,7 +186,8 @@ def _read_column(name: str, values: Any) -> Column:
         return Column(name, array, None, values)
     native = series.to_native()
     if isinstance(series.dtype, (nw.Categorical, nw.Enum)):
-        categories = tuple(_plain(level) for level in series.cat.get_categories().to_list())
+        declared = _categories(series)
+        categories = None if declared is None else tuple(_plain(level) for level in declared)
         return Column(name, np.fromiter(series.to_list(), object, len(series)), categories, native)
     array = series.to_numpy()
     if array.dtype.kind in "fiub" or array.dtype.kind in "mM":
@@ -195,6 +196,20 @@ def _read_column(name: str, values: Any) -> Column:
     if series.dtype.is_numeric() or series.dtype == nw.Boolean:  # numbers with missing entries
         return Column(name, np.array([np.nan if e is None else float(e) for e in entries]), None, native)
     return Column(name, np.fromiter(entries, object, len(series)), None, native)
+
+
+def _categories(series: Any) -> list[Any] | None:
+    """The categories of a column in their declared order, including those that do not occur; None without an order."""
+    declared = getattr(series.dtype, "categories", None)  # of an enumeration
+    native = series.to_native()
+    if declared is None:
+        declared = getattr(getattr(native, "cat", None), "categories", None)  # of pandas
+    if declared is not None:
+        return list(declared)
+    chunks = getattr(native, "chunks", None)  # of pyarrow
+    if chunks:
+        return list(dict.fromkeys(label for chunk in chunks for label in chunk.dictionary.to_pylist()))
+    return None
 
 
 def _plain(value: Any) -> Any:
