@@ -1,5 +1,6 @@
 """Tables of the effects of additive models: coefficients, standard deviations of groups, and hyperparameters."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -188,7 +189,7 @@ def _of_group(entry: Entry, parameter: Parameter, spread: _Spread, half: float) 
         sd = float(np.sqrt(value[where[k]]))
         se = float(np.sqrt(spread.of(parameter, [where[k]])[0, 0])) / (2.0 * sd)
         yield Effect(entry.name, f"sd({names[k]})", "sd", sd, se, *_around(sd, half * se))
-    for j, i in ((j, i) for j in places for i in places[:j] if value.ndim == 2):
+    for i, j in itertools.combinations(places if value.ndim == 2 else [], 2):
         one, two, both = value[i, i], value[j, j], value[i, j]
         r = float(both / np.sqrt(one * two))
         slope = np.array([1.0 / np.sqrt(one * two), -0.5 * r / one, -0.5 * r / two])

@@ -10,7 +10,7 @@ from ..inference.infer import infer
 from ..model import Model
 from ..parameters.constraints import Between
 from ..priors.linear import LinearModel
-from ..terms.columns import EncodedTable, TableColumns
+from ..terms.columns import as_inputs
 from .learned import Slot, slots_of, with_values
 from .space import slopes_of, values_at
 
@@ -137,8 +137,8 @@ def _mean_slopes(
 def _result_at(result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray) -> Any:
     """Inference with other values of the learned hyperparameters."""
     moved: Model = with_values(slots, result.model, values_at(slots, unconstrained))
-    data, columns = result.data, result.columns
-    x = EncodedTable(data.x, columns, None) if isinstance(columns, TableColumns) else data.x
+    data = result.data
+    x = as_inputs(data.x, result.columns)
     return infer(moved, x, data.outputs, result.method, sites=result.sites, tol=1e-9, throw=False)
 
 

@@ -60,6 +60,13 @@ def row_values(columns: Any, x_new: Any, given: dict[str, Any], name: str) -> di
     return {**{parameter: table[column].numbers() for parameter, column in named if table is not None}, **given}
 
 
+def outputs_of(columns: Any, x_new: Any, y_new: Any, names: tuple[str, str]) -> Any:
+    """y of new rows, which may be the name of a column of their table."""
+    if not isinstance(columns, TableColumns) or not isinstance(y_new, str):
+        return y_new
+    return Table(x_new, names[0])[y_new].numbers_or_missing()
+
+
 @in_double
 def _units(likelihood: Likelihood, y: Any) -> tuple[Units, ...]:
     """For every latent its location and scale: those of y where the latent moves the mean of y one to one."""

@@ -183,7 +183,9 @@ class ResultMethods:
 
         return plotting.plot_result(self, axes, grid, latents=latents, levels=levels, **row_parameters)
 
-    def plot_terms(self: Any, axes: Any = None, only: Any = None, *, level: float = 0.95, places: Any = None) -> "Figure":
+    def plot_terms(
+        self: Any, axes: Any = None, only: Any = None, *, level: float = 0.95, places: Any = None
+    ) -> "Figure":
         """Draw every term of a model of terms, with intervals; see `plotting.plot_terms`."""
         from .. import plotting
 

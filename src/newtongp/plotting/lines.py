@@ -13,7 +13,6 @@ from ..prediction.predict import Prediction, predict_at
 from ..prediction.rows import AccuracyWarning
 from ..priors.statespace import StateSpaceModel
 from ..results.result import Result
-from ..validation.times import Clock
 from .pieces import (
     DATA,
     LATENT_BAND,

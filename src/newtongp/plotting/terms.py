@@ -108,7 +108,9 @@ def _intervals(ax: "Axes", names: Any, mean: np.ndarray, reach: np.ndarray, many
 def _coefficients(ax: "Axes", result: Result, entry: Entry, half: float) -> None:
     found = coefficients(result, entry)
     keep = [place for place, name in enumerate(found.names) if name != "intercept"] or [0]
-    _intervals(ax, [found.names[k] for k in keep], found.mean[keep], half * np.sqrt(np.diagonal(found.covariance))[keep])
+    _intervals(
+        ax, [found.names[k] for k in keep], found.mean[keep], half * np.sqrt(np.diagonal(found.covariance))[keep]
+    )
     ax.set_xlabel("coefficient")
 
 
@@ -303,5 +305,7 @@ def _shape(places: Any, area: Any) -> list[np.ndarray]:
     if array.shape == (2,):
         array = array[None]
     if array.ndim != 2 or array.shape[1] != 2:
-        raise ValueError(f"places must be points (x, y) or corners (V, 2), but that of {area!r} has shape {array.shape}")
+        raise ValueError(
+            f"places must be points (x, y) or corners (V, 2), but that of {area!r} has shape {array.shape}"
+        )
     return [array]

@@ -59,7 +59,9 @@ def contrast(
     size = rows if average else _PAIRS
     keys = jax.random.split(as_key(key), -(-rows // size))
     spread = [
-        _differences(result, own, [x[begin : begin + size] for x in xs], likelihoods, slice(begin, begin + size), n, without)
+        _differences(
+            result, own, [x[begin : begin + size] for x in xs], likelihoods, slice(begin, begin + size), n, without
+        )
         for own, begin in zip(keys, range(0, rows, size), strict=True)
     ]
     means = [_expected(result, x, likelihood, without) for x, likelihood in zip(xs, likelihoods, strict=True)]

@@ -5,11 +5,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..parameters.names import hyperparameters
+from ..priors.additive import Additive
 from ..results.result import Result
 from ..terms.group import Group, GroupEncoder
 from ..terms.linear import DesignEncoder, Linear
-from ..terms.smooth import KernelTerm, ProductEncoder, as_entries
-from .terms import Entry, joint_moments, moments, rows_of_data
+from ..terms.smooth import InputEncoder, KernelTerm, ProductEncoder, as_entries
+from .terms import Entry, entries_of, has_joint, joint_moments, moments, rows_of_data
 
 
 class Coefficients(NamedTuple):
@@ -148,7 +149,8 @@ def centred_curve(
 ) -> tuple[np.ndarray, np.ndarray]:
     """A smooth term at inputs, less its average over the rows of the data (of one level): means and deviations.
 
-    The averages of several terms, and the intercept, are often determined only together.
+    The averages of several terms, and the intercept, are often determined only together. (Deviations are those of the
+    term itself if it is one of several in a chain in time, whose joint distributions are not available.)
     """
     term = entry.term
     assert isinstance(term, KernelTerm)
@@ -157,8 +159,11 @@ def centred_curve(
     known, counts = np.unique(own[:, :-1], axis=0, return_counts=True)
     kept = np.unique(np.linspace(0, len(known) - 1, min(len(known), _MOST_POINTS)).astype(int))
     known, share = known[kept], counts[kept] / np.sum(counts[kept])
-    mean, covariance = joint_moments(result, at_inputs(result, entry, np.concatenate([inputs, known])), entry)
-    size = len(inputs)
+    rows, size = at_inputs(result, entry, np.concatenate([inputs, known])), len(inputs)
+    if not has_joint(result, entry):
+        mean, sd = moments(result, rows, entry.latent, [entry])
+        return mean[:size] - share @ mean[size:], sd[:size]
+    mean, covariance = joint_moments(result, rows, entry)
     across = covariance[:size, size:] @ share
     variance = np.diagonal(covariance)[:size] - 2.0 * across + share @ covariance[size:, size:] @ share
     return mean[:size] - share @ mean[size:], np.sqrt(np.maximum(variance, 0.0))
@@ -168,4 +173,11 @@ def at_inputs(result: Result, entry: Entry, inputs: np.ndarray) -> np.ndarray:
     """Encoded rows with these inputs of a smooth term, which is multiplied by one."""
     x = np.repeat(rows_of_data(result, "terms")[:1], inputs.shape[0], axis=0)
     x[:, entry.place] = np.concatenate([inputs, np.ones((inputs.shape[0], 1))], axis=1)
+    prior, encoder = result.model.prior, entry.encoder
+    chained = prior.chained if isinstance(prior, Additive) else ()
+    if entry.number in chained and isinstance(encoder, InputEncoder):
+        # All terms of a chain in time have its times, each after its own origin.
+        for other in (other for other in entries_of(result) if other.number in chained):
+            assert isinstance(other.encoder, InputEncoder)
+            x[:, other.place.start] = inputs[:, 0] + encoder.origin - other.encoder.origin
     return x

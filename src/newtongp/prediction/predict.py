@@ -10,7 +10,7 @@ import numpy as np
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
 from ..inputs.data import check_indexes, read_data, read_inputs
-from ..inputs.tables import row_values
+from ..inputs.tables import outputs_of, row_values
 from ..likelihoods.base import Likelihood, rows_given, with_row_parameters
 from ..model import Model
 from ..numerics.cubature import Cubature, PointRule
@@ -54,6 +54,7 @@ def predict_at(result: Result, x: np.ndarray, **row_parameters: Any) -> Predicti
 @in_double
 def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
     """log E_q[p(y* | f*)] for each row."""
+    y_new = outputs_of(result.columns, x_new, y_new, ("x_new", "y_new"))
     check_indexes(x_new, y_new, ("x_new", "y_new"))
     x, likelihood = new_rows(result, x_new, row_parameters)
     model = Model(result.model.prior, likelihood)

@@ -12,6 +12,7 @@ from ..numerics.gaussian import Gaussian
 from ..numerics.size_classes import fill_rows, size_class
 from ..priors.additive import Additive, AdditivePosterior
 from ..priors.base import draws_of
+from ..priors.chained import ChainedPosterior
 from ..results.result import Result
 from ..terms.base import Encoder, Term
 from ..terms.columns import TableColumns
@@ -75,7 +76,8 @@ def select(result: Result, names: Any, argument: str) -> list[Entry]:
         if not matching:
             known = ", ".join(repr(entry.name) for entry in entries)
             raise ValueError(
-                f"{argument} must name terms, or columns of groups and smooth terms, got {short(name)}: terms are {known}"
+                f"{argument} must name terms, or columns of groups and smooth terms, got {short(name)}: terms are "
+                f"{known}"
             )
         chosen |= {entry.key for entry in matching}
     return [entry for entry in entries if entry.key in chosen]
@@ -101,10 +103,10 @@ def choice_of(result: Result, entries: Iterable[Entry]) -> tuple[tuple[float, ..
     )
 
 
-def posterior_of(result: Result) -> AdditivePosterior:
+def posterior_of(result: Result) -> AdditivePosterior | ChainedPosterior:
     """q(f) of a model of terms."""
     posterior = result.posterior
-    assert isinstance(posterior, AdditivePosterior)
+    assert isinstance(posterior, (AdditivePosterior, ChainedPosterior))
     return posterior
 
 
@@ -159,8 +161,9 @@ def kept_terms(result: Result, without: Any) -> list[Entry]:
 @in_double
 def draws_without(result: Result, key: Any, x: np.ndarray, n: int, without: Any) -> np.ndarray:
     """n joint draws of f at encoded rows, (n, M, D), without some of its terms."""
-    kept = kept_terms(result, without) if without else entries_of(result)
-    joint = posterior_of(result).joint_of_terms(x, choice_of(result, kept))
+    if not without:
+        return np.asarray(posterior_of(result).draw(key, x, n))
+    joint = posterior_of(result).joint_of_terms(x, choice_of(result, kept_terms(result, without)))
     return np.asarray(draws_of(jax.tree.map(jax.numpy.asarray, joint), key, n, x.shape[0]))
 
 
@@ -204,6 +207,12 @@ def moments(result: Result, x: np.ndarray, latent: int, entries: list[Entry]) ->
     found = to_host(posterior_of(result).of_terms(x, choice_of(result, entries)))
     variance = np.asarray(found.covariance)[:, latent, latent]
     return np.asarray(found.mean)[:, latent], np.sqrt(np.maximum(variance, 0.0))
+
+
+def has_joint(result: Result, entry: Entry) -> bool:
+    """Whether the joint distribution of this term at several rows is available."""
+    chained = getattr(result.model.prior, "chained", ())
+    return entry.number not in chained or len(chained) == 1
 
 
 def joint_moments(result: Result, x: np.ndarray, entry: Entry) -> tuple[np.ndarray, np.ndarray]:

@@ -47,3 +47,8 @@ class EncodedTable:
 
     def __init__(self, matrix: np.ndarray, columns: TableColumns, table: Any):
         self.matrix, self.encoding, self.table = matrix, columns, table
+
+
+def as_inputs(x: np.ndarray, columns: Any) -> Any:
+    """Inputs that were read before, in the form in which inference takes them: rows of a table are encoded already."""
+    return EncodedTable(x, columns, None) if isinstance(columns, TableColumns) else x

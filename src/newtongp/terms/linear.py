@@ -62,9 +62,9 @@ class Linear(Term):
     'linear(age, treatment, age:treatment)'
     """
 
-    effects: tuple[Any, ...] = eqx.field(static=True)
+    effects: tuple[str | tuple | Feature, ...] = eqx.field(static=True)
     intercept: bool = eqx.field(static=True)
-    prior: Any = eqx.field(static=True)
+    prior: str | float = eqx.field(static=True)
     size: int = eqx.field(static=True)
     """The number of coefficients, once bound."""
     centres: Any = never_learned()

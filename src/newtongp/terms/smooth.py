@@ -25,7 +25,7 @@ from ..validation.numbers import parameter
 from ..validation.times import Clock
 from .base import Encoder, Term, Units, Weights, columns_of, replaced
 from .group import Group
-from .table import Table
+from .table import Level, Table
 
 _SMALLEST = 16
 """The smallest number of distinct inputs that programs are compiled for."""
@@ -45,7 +45,7 @@ class InputEncoder(Encoder):
     """
 
     columns: tuple[str, ...]
-    levels: tuple[tuple[Any, ...] | None, ...]
+    levels: tuple[tuple[Level, ...] | None, ...]
     clock: Clock | None = None
     origin: float = 0.0
     multiplier: str | None = None
@@ -558,7 +558,7 @@ class Area(KernelTerm):
 
     columns: tuple[str, ...] = eqx.field(static=True)
     by: str | None = eqx.field(static=True)
-    areas: tuple[Any, ...] = eqx.field(static=True)
+    areas: tuple[Level, ...] = eqx.field(static=True)
     grouped: bool = eqx.field(static=True)
     by_level: bool = eqx.field(static=True)
     kernel: Kernel
