@@ -118,7 +118,7 @@ def _level_columns(result: Result, entry: Entry, level: float, carried: Carried 
 
 
 def _of_parameters(result: Result, half: float) -> Iterator[Effect]:
-    entries = {entry.key: entry for entry in entries_of(result)}
+    entries: dict[Any, Entry] = {entry.key: entry for entry in entries_of(result)}
     spread = _Spread(result)
     for parameter in hyperparameters(result.model):
         entry = entries.get((parameter.path[2], parameter.path[4])) if parameter.path[0] == "prior" else None

@@ -119,7 +119,7 @@ def _groups(result: Result, entry: Entry, half: float) -> list[Panel]:
     assert isinstance(encoder, GroupEncoder)
     found = levels(result, entry)
     size = len(encoder.names)
-    labels = [level if len(encoder.columns) == 1 else ":".join(map(str, level)) for level in encoder.levels]
+    labels = [":".join(map(str, level)) if isinstance(level, tuple) else level for level in encoder.levels]
 
     def panel(place: int) -> Panel:
         def draw(ax: "Axes") -> None:

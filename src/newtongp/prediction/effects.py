@@ -130,9 +130,8 @@ def _group_rows(result: Result, entry: Entry) -> tuple[dict[str, np.ndarray], np
     codes = np.repeat(np.arange(count), size)
     x = np.repeat(rows_of_data(result, "effects")[:1], count * size, axis=0)
     x[:, entry.place] = np.concatenate([codes[:, None].astype(float), np.tile(np.eye(size), (count, 1))], axis=1)
-    several = len(encoder.columns) > 1
     labels = {
-        column: as_entries([(level[place] if several else level) for level in encoder.levels])[codes]
+        column: as_entries([(level[place] if isinstance(level, tuple) else level) for level in encoder.levels])[codes]
         for place, column in enumerate(encoder.columns)
     }
     return labels, np.tile(np.array(encoder.names), count) if size > 1 else None, x

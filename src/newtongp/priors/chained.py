@@ -85,7 +85,7 @@ class ChainedWorkspace(Workspace):
 
     def join(self, sites: Sites) -> Joined:
         """The posterior of the weights."""
-        columns, flat, precision = self.columns, self.flat, sites.precision[:, 0, 0]
+        columns, flat, precision = self.columns, self.flat, sites.precision[:, 0, 0][None]
         explained, pulled = self._columns(sites.precision, precision * columns)
         # Φ − KGΦ is rounding where a site is precise; there ΛΨ = GΦ has all digits.
         left = columns - explained

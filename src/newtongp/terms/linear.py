@@ -136,7 +136,7 @@ class Linear(Term):
         return (Weights(None, rows if flat else rows @ self._root(), None, 1, "", flat),)
 
     def new_weights(self, x: Any) -> tuple[Weights, ...]:
-        return self.weights(x - self.centres)
+        return self.weights(x - jnp.asarray(self.centres)[None])
 
     def mean(self, rows: Any) -> Any:
         if self.prior == "maximised":
@@ -145,7 +145,7 @@ class Linear(Term):
         return self.location if self.prior == "wide" and self.intercept else 0.0
 
     def new_mean(self, x: Any) -> Any:
-        return self.mean(x - self.centres)
+        return self.mean(x - jnp.asarray(self.centres)[None])
 
     def _root(self) -> Any:
         """L with LLᵀ the prior covariance of the coefficients of centred columns."""

@@ -483,9 +483,9 @@ class Season(KernelTerm):
     def new_weights(self, x: Any) -> tuple[Weights, ...]:
         if not self.is_harmonic:
             return super().new_weights(x)
-        angles = (2.0 * jnp.pi / self.period) * x[:, :1] * np.arange(1, self.harmonics + 1)
+        angles = (2.0 * jnp.pi / self.period) * x[:, :1] * np.arange(1, self.harmonics + 1)[None]
         level, *rest = self.covariance().fractions()
-        sizes = jnp.sqrt(self.variance * jnp.asarray(rest))
+        sizes = jnp.sqrt(self.variance * jnp.asarray(rest))[None]
         waves = [jnp.full((x.shape[0], 1), jnp.sqrt(self.variance * level)), sizes * jnp.cos(angles)]
         columns = jnp.concatenate([*waves, sizes * jnp.sin(angles)], axis=1)
         return (Weights(None, columns * x[:, -1:], None, 1, "", False),)
