@@ -28,20 +28,22 @@ MAY_IMPORT = {
     "inference": (
         "_runtime validation numerics parameters kernels means likelihoods priors methods model inputs results"
     ),
-    "prediction": "_runtime validation numerics likelihoods priors methods model inputs results",
-    "storage": "_runtime validation numerics kernels means likelihoods priors methods model inputs results inference",
+    "prediction": "_runtime validation numerics parameters likelihoods terms priors methods model inputs results",
+    "storage": (
+        "_runtime validation numerics kernels means likelihoods terms priors methods model inputs results inference"
+    ),
     "fitting": (
         "_runtime validation numerics parameters kernels means likelihoods terms priors methods model inputs results "
         "inference storage"
     ),
-    "plotting": "_runtime validation likelihoods priors model inputs results prediction",
+    "plotting": "_runtime validation likelihoods terms priors model inputs results prediction",
     "diagnostics": (
-        "_runtime validation numerics parameters kernels likelihoods priors methods model inputs results inference "
-        "prediction plotting"
+        "_runtime validation numerics parameters kernels likelihoods terms priors methods model inputs results "
+        "inference prediction plotting"
     ),
     "report": "_runtime validation results plotting diagnostics",
     "datasets": "",
-    "interface": "numerics results prediction storage fitting plotting diagnostics report",
+    "interface": "validation numerics results prediction storage fitting plotting diagnostics report",
     "cli": "_runtime storage",
     "__main__": "cli",
     "": (

@@ -7,6 +7,7 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..inputs.data import Data, read_data
+from ..inputs.tables import outputs_of
 from ..model import Model
 from ..prediction import predict as predictions
 from ..prediction.predict import Prediction
@@ -152,6 +153,7 @@ def calibration(
             f"{missing} is missing: calibration on new data needs both inputs and outputs, got {given} only; "
             "omit both for leave-one-out"
         )
+    y_new = outputs_of(result.columns, x_new, y_new, ("x_new", "y_new"))
     prediction = result.predict(x_new, **row_parameters)
     likelihood = prediction.likelihood
     model = Model(result.model.prior, likelihood)

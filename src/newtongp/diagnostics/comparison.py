@@ -9,6 +9,8 @@ import numpy as np
 from ..inputs.data import Data
 from ..results.result import Result
 from ..results.wording import inference_status
+from ..terms.base import Encoder
+from ..terms.columns import TableColumns
 from ..validation.arguments import flag
 from ..validation.times import Clock, same_times
 from .cross_validation import CrossValidation
@@ -217,12 +219,28 @@ def _same_outputs(one: Data, other: Data) -> bool:
 
 
 def _same_inputs(one: Result | CrossValidation, other: Result | CrossValidation) -> bool:
+    if isinstance(one.columns, TableColumns) and isinstance(other.columns, TableColumns):
+        return _same_tables(one, other)
     if one.data.x.shape != other.data.x.shape:
         return False
     clock, other_clock = _clock(one), _clock(other)
     if clock == other_clock or clock is None or other_clock is None:
         return np.array_equal(one.data.x, other.data.x)
     return same_times(one.data.x, clock, other.data.x, other_clock)
+
+
+def _same_tables(one: Result | CrossValidation, other: Result | CrossValidation) -> bool:
+    """Whether terms that both models have are of the same values. Other columns of the tables are not kept."""
+    parts = dict(_encoded_parts(one))
+    return all(np.array_equal(parts[encoder], x) for encoder, x in _encoded_parts(other) if encoder in parts)
+
+
+def _encoded_parts(result: Result | CrossValidation) -> Iterator[tuple[Encoder, np.ndarray]]:
+    model = result.model if isinstance(result, Result) else result.models[0]
+    places = [place for own in model.prior.places for place in own]  # pyright: ignore[reportAttributeAccessIssue]
+    encoders = [encoder for own in result.columns.encoders for encoder in own]  # pyright: ignore
+    for encoder, place in zip(encoders, places, strict=True):
+        yield encoder, result.data.x[:, place]
 
 
 def _clock(result: Result | CrossValidation) -> Clock | None:

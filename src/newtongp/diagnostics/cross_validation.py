@@ -9,14 +9,18 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..inference.infer import infer
-from ..inputs.data import Data, read_data
+from ..inputs.data import Data, columns_of, read_data
+from ..inputs.tables import bind
 from ..likelihoods.base import at_rows, has_distribution, row_parameters_of
 from ..methods.rule import Method
 from ..model import Model
 from ..priors.sparse import SparseGP
 from ..results.result import InferenceError, Result
 from ..results.status import Status
-from ..validation.arguments import as_key, is_whole
+from ..terms.columns import EncodedTable, as_inputs
+from ..terms.table import Table as UserTable
+from ..terms.table import is_table, take_rows
+from ..validation.arguments import as_key, is_whole, whole
 from ..validation.times import Clock
 from .calibration import Calibration, calibration
 from .tables import as_text, error_of_total, new_table
@@ -43,6 +47,7 @@ class CrossValidation:
     models: list[Model]
     statuses: list[Status]
     calibration: Calibration | None
+    columns: Any = None
 
     @property
     def rows(self) -> int:
@@ -98,10 +103,14 @@ def cross_validate(
     """Predict every row from the rows of other folds.
 
     `folds` is the number of folds, filled at random with `key` (a JAX key or an integer seed), or one label per row:
-    blocks of time, or groups that must not be split. `infer` is called once per fold with `method` and
-    `infer_arguments`, and hyperparameters are not learned. To learn them for each fold, pass `learn`, a function of a
-    model, x and y (as arrays of numbers, NaN where missing) that returns a `Result`. Per-row values of the likelihood,
-    such as exposures, are split with the rows.
+    blocks of time, or groups that must not be split. If x is a table, `folds` may be the name of a column, each level
+    of which is a fold, or such a name and a number, as in `folds=("patient", 5)`, for levels at random in that many
+    folds. Effects of levels that are in no other fold are integrated over their prior.
+
+    `infer` is called once per fold with `method` and `infer_arguments`, and hyperparameters are not learned. To learn
+    them for each fold, pass `learn`, a function of a model, x and y (as arrays of numbers, NaN where missing; x is a
+    table if it was one) that returns a `Result`. Per-row values of the likelihood, such as exposures, are split with
+    the rows.
 
     >>> import numpy as np
     >>> import newtongp as ng
@@ -125,8 +134,9 @@ def cross_validate(
 
     else:
         fit = _check_learn(learn, {"method": method, **infer_arguments} if method is not None else infer_arguments)
-    data = read_data(x, y, model)
-    assignment, labels = _read_folds(folds, key, data.observed)
+    source = _Source(model, x, y, encoded=learn is None)
+    model, data = source.model, source.data
+    assignment, labels = _read_folds(_by_column(folds, x, key), key, data.observed)
     outputs = data.outputs[:, 0] if model.likelihood.num_outputs == 1 else data.outputs
 
     # Folds of equal size are compiled once: training rows are padded with held-out rows without their y, whose
@@ -145,12 +155,13 @@ def cross_validate(
         filled = np.concatenate([others, own[: max(0, most_trained - others.size)]])
         training = outputs[filled]
         training[others.size :] = np.nan
-        fitted = _fit_fold(fit, Model(model.prior, at_rows(model.likelihood, filled)), data.x[filled], training, label)
+        own_model = Model(model.prior, at_rows(model.likelihood, filled))
+        fitted = _fit_fold(fit, own_model, source.inputs(filled), training, label)
         test = np.resize(held, most_held)
         given = row_parameters_of(model.likelihood, test)
-        log_density[held] = fitted.log_density(data.x[test], outputs[test], **given)[: held.size]
+        log_density[held] = fitted.log_density(source.inputs(test), outputs[test], **given)[: held.size]
         if has_pit:
-            held_calibration = calibration(fitted, data.x[test], outputs[test], **given)
+            held_calibration = calibration(fitted, source.inputs(test), outputs[test], **given)
             lower[held], upper[held] = held_calibration.lower[: held.size], held_calibration.upper[: held.size]
         models.append(fitted.model)
         statuses.append(fitted.status)
@@ -163,7 +174,48 @@ def cross_validate(
         models=models,
         statuses=statuses,
         calibration=Calibration(lower, upper, "cross-validation", key) if has_pit else None,
+        columns=source.columns,
     )
+
+
+class _Source:
+    """The rows of the data, from which those of every fold are taken.
+
+    Those of a table are encoded once, with all its levels: effects of levels that a fold does not have are then those
+    of their prior, as for new levels. A function that learns gets tables, and encodes each by itself.
+    """
+
+    def __init__(self, model: Model, x: Any, y: Any, encoded: bool):
+        bound, inputs, y = bind(model, x, y)
+        self.data = read_data(inputs, y, bound)
+        self.columns = columns_of(inputs, bound)
+        self._table = x if isinstance(inputs, EncodedTable) and not encoded else None
+        self.model = bound if self._table is None else model
+
+    def inputs(self, rows: np.ndarray) -> Any:
+        """x of these rows."""
+        if self._table is not None:
+            return take_rows(self._table, rows)
+        return as_inputs(self.data.x[rows], self.columns)
+
+
+def _by_column(folds: Any, x: Any, key: Any) -> Any:
+    """Folds that are given by a column of the table: one per level, or levels at random in a number of folds."""
+    name, count = folds if isinstance(folds, tuple) and len(folds) == 2 and isinstance(folds[0], str) else (folds, None)
+    if not isinstance(name, str):
+        return folds
+    if not is_table(x):
+        raise ValueError(f"folds={name!r} is the name of a column, but x is not a table: give one label per row")
+    labels, which = UserTable(x, "x")[name].labels()
+    if count is None:
+        return np.array([str(label) for label in labels])[which] if _mixed(labels) else np.array(labels)[which]
+    whole(count, "the number of folds", 2, len(labels), 5)
+    order = in_double(lambda: np.asarray(jax.random.permutation(as_key(key), len(labels))))()
+    return np.argsort(order)[which] % count
+
+
+def _mixed(labels: list[Any]) -> bool:
+    return len({type(label) for label in labels}) > 1
 
 
 def _check_learn(learn: Any, others: dict[str, Any]) -> Any:

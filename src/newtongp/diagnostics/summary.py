@@ -12,6 +12,7 @@ from ..kernels import Product, Sum
 from ..methods.rule import Method
 from ..parameters.names import hyperparameters
 from ..parameters.priors import Gamma, LogNormal, Normal, Plausible
+from ..priors.additive import Additive
 from ..priors.linear import LinearModel
 from ..results.fit_result import FitResult
 from ..results.result import Result
@@ -20,6 +21,7 @@ from ..validation.arguments import flag
 from ..validation.text import shown
 from .findings import Finding, find_all, range_words
 from .tables import as_text
+from .term_summary import EFFECTS, TERMS, TermSummary, effect_cells, summarise_terms, term_cells
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -30,7 +32,8 @@ class Summary:
 
     It prints as a table. `warnings` are texts about what deserves a second look, and what to do; `not_checked` lists
     checks that could not be made, and why. `coefficients` are those of a linear model: the mean, standard deviation and
-    central 95 % interval of each weight. `as_dict()` returns everything as plain numbers and text.
+    central 95 % interval of each weight. `effects`, `terms` and `notes` are those of a model of terms. `as_dict()`
+    returns everything as plain numbers and text.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson())
@@ -48,12 +51,14 @@ class Summary:
         warnings: list[Finding],
         not_checked: list[str],
         coefficients: list[dict[str, Any]],
+        of_terms: TermSummary,
     ):
         self._facts = facts
         self.parameters = parameters
         self.coefficients = coefficients
         self.warnings = warnings
         self.not_checked = not_checked
+        self.effects, self.terms, self.notes = of_terms
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as numbers, text, lists and dictionaries, suitable for `json.dumps`."""
@@ -61,6 +66,9 @@ class Summary:
         return {
             **self._facts,
             "coefficients": self.coefficients,
+            "effects": self.effects,
+            "terms": self.terms,
+            "notes": self.notes,
             "parameters": self.parameters,
             "warnings": warned,
             "not_checked": self.not_checked,
@@ -92,6 +100,8 @@ class Summary:
         parts: list[Any] = [Text(self._facts["title"], style="bold"), facts]
         if self.coefficients:
             parts += [table(_OF_COEFFICIENTS, self._coefficient_rows()), Text(self._note(), style="dim")]
+        parts += [table(headings, rows) for headings, rows in self._tables_of_terms()]
+        parts += [Text(words, style="dim") for words in self._notes_on_terms()]
         parts += [table(_HEADINGS, [_cells(entry) for entry in self.parameters])] if self.parameters else []
         parts += [Text(words) for words in _reasons(self.parameters)]
         for finding in self.warnings:
@@ -105,6 +115,19 @@ class Summary:
         rows = [_coefficient_cells(entry) for entry in self.coefficients[:_MOST_COEFFICIENTS]]
         left = len(self.coefficients) - len(rows)
         return [*rows, [f"and {left} more in summary.coefficients", "", "", ""]] if left else rows
+
+    def _tables_of_terms(self) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]:
+        """The tables of effects and of terms, for models that have terms."""
+        shown_here = [entry for entry in self.effects if entry["kind"] != "parameter"]
+        if shown_here:
+            rows = [effect_cells(entry) for entry in shown_here[:_MOST_COEFFICIENTS]]
+            left = len(shown_here) - len(rows)
+            yield EFFECTS, [*rows, [f"and {left} more in summary.effects", "", "", "", ""]] if left else rows
+        if self.terms:
+            yield TERMS, [term_cells(entry) for entry in self.terms]
+
+    def _notes_on_terms(self) -> list[str]:
+        return [*([_GIVEN_TERMS] if self.effects else []), *self.notes]
 
     def _note(self) -> str:
         learned = any(entry["treatment"] == "learned" for entry in self.parameters)
@@ -123,6 +146,9 @@ class Summary:
         weights = ""
         if self.coefficients:
             weights = table([list(_OF_COEFFICIENTS), *self._coefficient_rows()], "th") + f"<p>{self._note()}</p>"
+        for headings, lines in self._tables_of_terms():
+            weights += table([list(headings), *lines], "th")
+        weights += "".join(f"<p>{html.escape(words)}</p>" for words in self._notes_on_terms())
         warned = "".join(f"<li>{html.escape(words)}</li>" for words in _reasons(self.parameters))
         warned += "".join(f"<li>{html.escape(finding.text)}</li>" for finding in self.warnings)
         missed = "".join(f"<li>Not checked: {html.escape(words)}.</li>" for words in self.not_checked)
@@ -139,7 +165,8 @@ def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary
     """
     coefficients = list(_coefficients(result, names))
     warned, not_checked = find_all(result, flag(checks, "checks"))
-    return Summary(_facts(result), list(_parameters(result)), warned, not_checked, coefficients)
+    of_terms = summarise_terms(result, checks)
+    return Summary(_facts(result), list(_parameters(result)), warned, not_checked, coefficients, of_terms)
 
 
 # Model, method and status ------------------------------------------------------------------------
@@ -193,6 +220,10 @@ def _count_rows(data: Data) -> dict[str, int]:
 
 def _model_words(result: Result) -> str:
     prior = result.model.prior
+    if isinstance(prior, Additive):
+        latents = [str(terms) for terms in prior.latents]
+        named = [f"{name} = {words}" for name, words in zip(prior.names, latents, strict=True)]
+        return f"{', '.join(named if len(named) > 1 else latents)} with {type(result.model.likelihood).__name__}"
     kernel = getattr(prior, "kernel", None)
     inside = "" if kernel is None else f"({_kernel_words(kernel)})"
     return f"{type(prior).__name__}{inside} with {type(result.model.likelihood).__name__}"
@@ -249,6 +280,10 @@ _GIVEN_LEARNED = (
     "Coefficients are conditional on the learned hyperparameters: standard deviations and intervals do not include "
     "their uncertainty, and are too small where the data determine them poorly. "
     "result.joint_covariance() includes it."
+)
+_GIVEN_TERMS = (
+    "Effects are conditional on the hyperparameters. result.effects(including_learned=True) includes the uncertainty "
+    "of learned ones."
 )
 _LEVEL = 0.95
 

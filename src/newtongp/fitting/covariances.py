@@ -1,5 +1,6 @@
 """Named covariances of the learned values, alone and together with a linear model's weights."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ from ..inference.infer import infer
 from ..model import Model
 from ..parameters.constraints import Between
 from ..priors.linear import LinearModel
+from ..terms.columns import as_inputs
 from .learned import Slot, slots_of, with_values
 from .space import slopes_of, values_at
 
@@ -62,7 +64,7 @@ def joint_covariance(result: Any) -> NamedCovariance:
         raise ValueError("joint_covariance needs the data and the sites, which were not kept: fit without batch_size")
     slots, spread = _slots(result), _spread(result)
     unconstrained = _free(slots, result)
-    means = _mean_slopes(result, slots, unconstrained, np.sqrt(np.diagonal(spread)))
+    means = _mean_slopes(result, slots, unconstrained, spread, _weight_means)
     own, names = _value_slopes(slots, unconstrained)
     slope = np.concatenate([means, own])
     matrix = _carried(slope, spread)
@@ -121,20 +123,49 @@ _SHARE = 0.01
 """The step of a finite difference, as a fraction of the standard error."""
 
 
-def _mean_slopes(result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray, errors: np.ndarray) -> np.ndarray:
-    """The derivatives of the weights' means in the free numbers."""
-    columns = []
+def _mean_slopes(
+    result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray, spread: np.ndarray, read: Callable
+) -> np.ndarray:
+    """The derivatives of posterior means, which `read` takes from a result, in the free numbers."""
+    errors, columns = np.sqrt(np.diagonal(spread)), []
     for move in np.diag(np.where(np.isfinite(errors), _SHARE * errors, 1e-3)):
-        above, below = (_weights_at(result, slots, unconstrained + sign * move) for sign in (1.0, -1.0))
+        above, below = (read(_result_at(result, slots, unconstrained + sign * move)) for sign in (1.0, -1.0))
         columns.append((above - below) / (2.0 * np.max(move)))
     return np.stack(columns, axis=1)
 
 
-def _weights_at(result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray) -> np.ndarray:
+def _result_at(result: Any, slots: tuple[Slot, ...], unconstrained: np.ndarray) -> Any:
+    """Inference with other values of the learned hyperparameters."""
     moved: Model = with_values(slots, result.model, values_at(slots, unconstrained))
     data = result.data
-    result_there = infer(moved, data.x, data.outputs, result.method, sites=result.sites, tol=1e-9, throw=False)
-    return result_there.posterior.weights.mean  # pyright: ignore[reportAttributeAccessIssue]
+    x = as_inputs(data.x, result.columns)
+    return infer(moved, x, data.outputs, result.method, sites=result.sites, tol=1e-9, throw=False)
+
+
+def _weight_means(result: Any) -> np.ndarray:
+    return result.posterior.weights.mean
+
+
+@in_double
+def carried_variances(result: Any, read: Callable[[Any], np.ndarray]) -> np.ndarray:
+    """What the uncertainty of the learned θ adds to the variances of posterior means m: the diagonal of J Cov[θ] Jᵀ.
+
+    `read` takes the means m from a result, and J = dm/dθ is computed by central differences.
+    """
+    if result.data is None or result.sites is None:
+        raise ValueError("this needs the data and the sites, which were not kept: fit without batch_size")
+    slots, spread = _slots(result), _spread(result)
+    if not slots:
+        return np.zeros(read(result).shape)
+    slope = _mean_slopes(result, slots, _free(slots, result), spread, read)
+    loose = np.isinf(np.diagonal(spread))
+    known = np.where(loose[:, None] | loose[None, :], 0.0, spread)
+    return np.where(_depends(slope, loose), np.inf, np.sum((slope @ known) * slope, axis=1))
+
+
+def _depends(slope: np.ndarray, loose: np.ndarray) -> np.ndarray:
+    """The rows that depend on numbers that are not determined."""
+    return np.any(np.abs(slope[:, loose]) > 1e-9 * np.max(np.abs(slope), initial=0.0), axis=1)
 
 
 def _carried(slope: np.ndarray, spread: np.ndarray) -> np.ndarray:
@@ -142,7 +173,7 @@ def _carried(slope: np.ndarray, spread: np.ndarray) -> np.ndarray:
     loose = np.isinf(np.diagonal(spread))
     known = np.where(loose[:, None] | loose[None, :], 0.0, spread)
     matrix = slope @ known @ slope.T
-    open_rows = np.any(np.abs(slope[:, loose]) > 1e-9 * np.max(np.abs(slope), initial=0.0), axis=1)
+    open_rows = _depends(slope, loose)
     matrix[open_rows, :] = matrix[:, open_rows] = np.nan
     matrix[open_rows, open_rows] = np.inf
     return matrix

@@ -40,7 +40,7 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
         y = table[output].numbers_or_missing()
     likelihood, row_columns = _with_columns(model.likelihood, table)
     bound, columns = prior.bind(table, _units(likelihood, y))
-    columns = TableColumns(columns.encoders, row_columns, output)
+    columns = TableColumns(columns.encoders, row_columns, output, table.library)
     if output is not None and output in columns.sources:
         raise ValueError(f"column {output!r} is y and cannot be part of a term: leave it out of the terms")
     encoded = EncodedTable(columns.encode(table), columns, x)
@@ -100,6 +100,13 @@ def row_values(likelihood: Likelihood, columns: Any, x_new: Any, given: dict[str
 
     table = Table(x_new, name)
     return {**{name: _checked(likelihood, name, table, column) for name, column in named}, **given}
+
+
+def outputs_of(columns: Any, x_new: Any, y_new: Any, names: tuple[str, str]) -> Any:
+    """y of new rows, which may be the name of a column of their table."""
+    if not isinstance(columns, TableColumns) or not isinstance(y_new, str):
+        return y_new
+    return Table(x_new, names[0])[y_new].numbers_or_missing()
 
 
 @in_double

@@ -24,15 +24,21 @@ if TYPE_CHECKING:
 class ResultMethods:
     """The methods of every `Result`."""
 
-    def predict(self: Any, x_new: Any, **row_parameters: Any) -> "Prediction":
+    def predict(
+        self: Any, x_new: Any, *, without: Any = (), new_levels: str = "integrate", **row_parameters: Any
+    ) -> "Prediction":
         """Predictions of y (and f) at new inputs; see `Prediction`.
 
         `row_parameters` are the likelihood's per-row values at the new inputs, such as `exposure`. If x was a data
         frame and `x_new` is one too, columns are matched by name; otherwise by position.
+
+        For models of terms, `without` names terms that are left out, by their labels or by the columns of groups and
+        smooth terms, as in `without=["patient"]`. Effects of levels that the data did not have are integrated over
+        their prior, or are zero with `new_levels="zero"`.
         """
         from ..prediction import predict
 
-        return predict.predict(self, x_new, **row_parameters)
+        return predict.predict(self, x_new, without, new_levels, **row_parameters)
 
     def log_density(self: Any, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
         """log E_q[p(y* | f*)], one value per row; NaN in `y_new` gives NaN."""
@@ -51,6 +57,84 @@ class ResultMethods:
         from ..prediction import predict
 
         return predict.sample_y(self, key, x_new, n, **row_parameters)
+
+    def terms(
+        self: Any,
+        table: Any = None,
+        only: Any = None,
+        *,
+        sum: bool = False,
+        level: float = 0.95,
+        new_levels: str = "integrate",
+    ) -> Any:
+        """The posterior of every term of a model of terms, at the rows of a table or of the data: a data frame.
+
+        There is one line per term and row, with the mean, the standard deviation and the central interval on the scale
+        of the latent, given the hyperparameters. Means add up to that of the latent. `only` chooses terms, by their
+        labels or by the columns of groups and smooth terms. With `sum=True` there is one line per row, for the sum of
+        the chosen terms and its own standard deviation. The frame is of the library of the table.
+        """
+        from ..prediction import terms
+        from ..validation.arguments import flag
+
+        return terms.terms(self, table, only, flag(sum, "sum"), level, new_levels)
+
+    def effects(self: Any, term: Any = None, *, level: float = 0.95, including_learned: bool = False) -> Any:
+        """The effects of a model of terms, with standard errors and intervals: a data frame.
+
+        Without `term`, these are the coefficients of fixed effects (of columns as they are) with z, standard deviations
+        and correlations of groups, and other hyperparameters. With the label of a term, or the column of a group, they
+        are that term's coefficients, the effects of its levels, or its values at the inputs of the data.
+
+        Effects are conditional on the learned hyperparameters; with `including_learned=True`, standard errors include
+        the uncertainty of these, which takes two inferences per learned number. Standard errors of hyperparameters are
+        those of `fit`; intervals are symmetric on the scale on which they are learned (logarithms of variances).
+        """
+        from ..diagnostics import effects
+        from ..validation.arguments import flag
+
+        carried = None
+        if flag(including_learned, "including_learned"):
+            from ..fitting import covariances
+
+            if not hasattr(self, "learned"):
+                raise ValueError("including_learned is for results of fit: infer learns nothing")
+            carried = covariances.carried_variances
+        return effects.effects(self, term, level, carried)
+
+    def contrast(
+        self: Any,
+        table_a: Any,
+        table_b: Any,
+        *,
+        average: bool = False,
+        without: Any = (),
+        new_levels: str = "integrate",
+        level: float = 0.95,
+        n: int = 2000,
+        key: Any = 0,
+        **row_parameters: Any,
+    ) -> Any:
+        """E[y] at the rows of `table_a` minus E[y] at those of `table_b`, row by row: a data frame.
+
+        Standard deviations and intervals of E[y | f] come from n joint draws of f at both rows, with `key`, a JAX key
+        or an integer seed. With `average=True` there is one line, for the average over all rows. `without` and
+        `new_levels` are as in `predict`.
+        """
+        from ..prediction import contrasts
+
+        return contrasts.contrast(
+            self,
+            table_a,
+            table_b,
+            average=average,
+            without=without,
+            new_levels=new_levels,
+            level=level,
+            n=n,
+            key=key,
+            **row_parameters,
+        )
 
     def leave_one_out(self: Any) -> np.ndarray:
         """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper.
@@ -98,6 +182,14 @@ class ResultMethods:
         from .. import plotting
 
         return plotting.plot_result(self, axes, grid, latents=latents, levels=levels, **row_parameters)
+
+    def plot_terms(
+        self: Any, axes: Any = None, only: Any = None, *, level: float = 0.95, places: Any = None
+    ) -> "Figure":
+        """Draw every term of a model of terms, with intervals; see `plotting.plot_terms`."""
+        from .. import plotting
+
+        return plotting.plot_terms(self, axes, only, level, places)
 
     def plot_convergence(self: Any, axes: Any = None) -> "Figure":
         """Plot the energy and the distance from convergence over the steps."""

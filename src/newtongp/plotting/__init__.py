@@ -4,6 +4,7 @@ from .diagnostics import plot_calibration, plot_convergence
 from .pieces import require_matplotlib
 from .results import plot_result
 from .single import plot_conditional_mean, plot_prediction
+from .terms import plot_terms
 
 __all__ = [
     "plot_calibration",
@@ -11,5 +12,6 @@ __all__ = [
     "plot_convergence",
     "plot_prediction",
     "plot_result",
+    "plot_terms",
     "require_matplotlib",
 ]

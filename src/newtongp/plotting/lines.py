@@ -13,7 +13,6 @@ from ..prediction.predict import Prediction, predict_at
 from ..prediction.rows import AccuracyWarning
 from ..priors.statespace import StateSpaceModel
 from ..results.result import Result
-from ..validation.times import Clock
 from .pieces import (
     DATA,
     LATENT_BAND,
@@ -95,7 +94,7 @@ def _line(result: Result, grid: Any, column: int, row_parameters: dict[str, Any]
         inputs[:, column],
         prediction,
         with_row_parameters(likelihood, **row_parameters),
-        (lambda numbers: numbers) if clock is None else (lambda numbers: _as_stamps(numbers, clock)),
+        (lambda numbers: numbers) if clock is None else clock.stamps,
     )
 
 
@@ -231,8 +230,3 @@ def _column(array: np.ndarray, output: int) -> np.ndarray:
 def subscript(number: int) -> str:
     """A number in small digits below the line."""
     return "".join(chr(ord("₀") + int(digit)) for digit in str(number))
-
-
-def _as_stamps(numbers: np.ndarray, clock: Clock) -> np.ndarray:
-    microseconds = np.round(numbers * (clock.unit / np.timedelta64(1, "us"))).astype(np.int64)
-    return clock.origin.astype("datetime64[us]") + microseconds.astype("timedelta64[us]")

@@ -7,6 +7,7 @@ import numpy as np
 
 from ..inputs.data import read_inputs
 from ..results.result import Result
+from ..terms.columns import TableColumns
 from ..validation.arguments import flag
 from .lines import plot_line
 from .maps import plot_map
@@ -44,6 +45,11 @@ def plot_result(
     2
     """
     require_matplotlib()
+    if isinstance(result.columns, TableColumns):
+        raise ValueError(
+            "plot is for one or two inputs, but this model has terms over a table: use plot_terms(), or predict a "
+            "table with result.predict(...), and plot that"
+        )
     widest_first, latents = read_levels(levels), flag(latents, "latents")
     if result.data is None:
         if grid is None:

@@ -167,3 +167,13 @@ def draw_outputs(likelihood, key: Any, latents: Float[Array, "n M D"]) -> Float[
 
     columns = _over_rows(likelihood, row, jnp.swapaxes(keys, 0, 1), jnp.swapaxes(latents, 0, 1))
     return jnp.swapaxes(columns, 0, 1)
+
+
+@jax.jit
+def means_given(likelihood, latents: Float[Array, "n M D"]) -> Float[Array, "n M P"]:
+    """E[y | f] for each draw of the latents."""
+
+    def row(likelihood, f):
+        return jax.vmap(lambda g: row_mean(likelihood, g))(f)
+
+    return jnp.swapaxes(_over_rows(likelihood, row, jnp.swapaxes(latents, 0, 1)), 0, 1)

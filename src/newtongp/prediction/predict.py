@@ -10,7 +10,7 @@ import numpy as np
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
 from ..inputs.data import check_indexes, read_data, read_inputs
-from ..inputs.tables import row_values
+from ..inputs.tables import outputs_of, row_values
 from ..likelihoods.base import Likelihood, rows_given, with_row_parameters
 from ..model import Model
 from ..numerics.cubature import Cubature, PointRule
@@ -23,29 +23,40 @@ from ..validation.arguments import as_key, whole
 from ..validation.frames import library_of
 from .integrals import draw_outputs, explained, log_densities
 from .prediction import Prediction
+from .terms import latent_without, without_new_levels
 
 
-def predict(result: Result, x_new: Any, **row_parameters: Any) -> Prediction:
-    """Predictions of y and f at new inputs."""
-    x = new_inputs(result, x_new, row_parameters)
-    row_parameters = row_values(result.model.likelihood, result.columns, x_new, row_parameters, "x_new")
-    likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
-    return Prediction(likelihood, _latent(result, x), cubature_for(result), library_of(x_new))
+def predict(
+    result: Result, x_new: Any, without: Any = (), new_levels: str = "integrate", **row_parameters: Any
+) -> Prediction:
+    """Predictions of y and f at new inputs; for a model of terms, possibly without some of them."""
+    x, likelihood = new_rows(result, x_new, row_parameters)
+    x = without_new_levels(result, x, new_levels)
+    latent = latent_without(result, x, without) if without else _latent(result, x)
+    return Prediction(likelihood, latent, cubature_for(result), library_of(x_new))
+
+
+def new_rows(
+    result: Result, x_new: Any, row_parameters: dict[str, Any], name: str = "x_new"
+) -> tuple[np.ndarray, Likelihood]:
+    """New inputs, and the likelihood with its row parameters there: those given, or columns of the table."""
+    x = new_inputs(result, x_new, row_parameters, name)
+    given = row_values(result.model.likelihood, result.columns, x_new, row_parameters, name)
+    return x, likelihood_at(result.model, x.shape[0], given)
 
 
 def predict_at(result: Result, x: np.ndarray, **row_parameters: Any) -> Prediction:
     """Predictions at inputs that have already been read: numbers, with columns in the order of x."""
-    likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
+    likelihood = likelihood_at(result.model, x.shape[0], row_parameters)
     return Prediction(likelihood, _latent(result, x), cubature_for(result))
 
 
 @in_double
 def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -> np.ndarray:
     """log E_q[p(y* | f*)] for each row."""
+    y_new = outputs_of(result.columns, x_new, y_new, ("x_new", "y_new"))
     check_indexes(x_new, y_new, ("x_new", "y_new"))
-    x = new_inputs(result, x_new, row_parameters)
-    row_parameters = row_values(result.model.likelihood, result.columns, x_new, row_parameters, "x_new")
-    likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
+    x, likelihood = new_rows(result, x_new, row_parameters)
     model = Model(result.model.prior, likelihood)
     read = read_data(x, y_new, model, ("x_new", "y_new"))
     values = log_densities(read.likelihood(likelihood), cubature_for(result), _latent(result, x), read.y)
@@ -62,9 +73,7 @@ def sample(result: Result, key: Any, x_new: Any, n: int) -> np.ndarray:
 @in_double
 def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any) -> np.ndarray:
     """n draws of y at new inputs, each given a joint draw of f."""
-    x = new_inputs(result, x_new, row_parameters)
-    row_parameters = row_values(result.model.likelihood, result.columns, x_new, row_parameters, "x_new")
-    likelihood = _likelihood_at(result.model, x.shape[0], row_parameters)
+    x, likelihood = new_rows(result, x_new, row_parameters)
     key_f, key_y = jax.random.split(as_key(key))
     latents = _draw_latents(result, key_f, x, whole(n, "n"))
     with explained():
@@ -164,7 +173,7 @@ def new_inputs(
     return x
 
 
-def _likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
+def likelihood_at(model: Model, n: int, given: dict[str, Any]) -> Likelihood:
     """The likelihood with its row parameters at n new rows."""
     likelihood = model.likelihood
     unknown = sorted(set(given) - set(likelihood.row_parameters))

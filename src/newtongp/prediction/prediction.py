@@ -87,7 +87,7 @@ class Prediction:
         >>> bool(lower[0] < 0.5 < upper[0])
         True
         """
-        half = 0.5 * _level(level)
+        half = 0.5 * checked_level(level)
         lower, upper = self.quantile([0.5 - half, 0.5 + half])
         return lower, upper
 
@@ -130,7 +130,7 @@ class Prediction:
         out.
         """
         columns: dict[str, np.ndarray] = {}
-        _level(level)
+        checked_level(level)
         if self.likelihood.moments_problem() is None:
             columns |= _numbered("mean", self.mean) | _numbered("std", self.std)
         with contextlib.suppress(ValueError):
@@ -183,7 +183,8 @@ def _probabilities(p: Any) -> np.ndarray:
     return probabilities
 
 
-def _level(level: Any) -> float:
+def checked_level(level: Any) -> float:
+    """The level of a central interval; ValueError if it is not strictly between 0 and 1."""
     try:
         number = as_real(level)
     except NotRealError:

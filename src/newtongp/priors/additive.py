@@ -77,10 +77,15 @@ class Additive(Prior):
         prior = eqx.tree_at(
             lambda p: p.latents, Additive(dict(zip(self.names, self.latents, strict=True))), tuple(bound)
         )
+        return prior.structured(), TableColumns(tuple(encoders))
+
+    def structured(self) -> "Additive":
+        """The prior, bound to a table, with the parts that are conditioned first: a chain in time, or a group."""
+        prior = Additive(dict(zip(self.names, self.latents, strict=True)))
         chained = chained_terms(prior.latents)
         object.__setattr__(prior, "chained", chained)
         object.__setattr__(prior, "eliminated", None if chained else _largest_group(prior))
-        return prior, TableColumns(tuple(encoders))
+        return prior
 
     @property
     def places(self) -> tuple[tuple[slice, ...], ...]:

@@ -165,7 +165,19 @@ class ChainedPosterior(Posterior):
     @on_host
     def joint(self, x: Any) -> Gaussian:
         inner = self.inner.joint(self.prior.times_of(np.asarray(x)))
-        return _joint(self.without_marginals(), x, inner)
+        return _joint(self.without_marginals(), x, inner, self.everything)
+
+    @on_host
+    def joint_of_terms(self, x: Any, chosen: Any) -> Gaussian:
+        """The joint distribution of a weighted sum of terms at rows; the chain is in it as a whole, or not at all."""
+        factors = {float(chosen[0][number]) for number in self.prior.chained}
+        if factors not in ({0.0}, {1.0}):
+            raise ValueError(
+                "the joint distribution of some terms of a chain in time is not available: choose all terms over its "
+                "column, or none"
+            )
+        inner = None if factors == {0.0} else self.inner.joint(self.prior.times_of(np.asarray(x)))
+        return _joint(self.without_marginals(), x, inner, tuple(map(tuple, chosen)))
 
     @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:
@@ -275,27 +287,28 @@ def _of_terms(posterior: ChainedPosterior, x: Float[Array, "M C"], chosen: Any) 
     return _of_terms_now(posterior, x, chosen)
 
 
-def _left_over(posterior: ChainedPosterior, x: Any) -> tuple[Any, Any, Any]:
+def _left_over(posterior: ChainedPosterior, x: Any, chosen: Any) -> tuple[Any, Any, Any]:
     """The mean without the chain, Ψᵀ at new rows, and the covariance that is left of single terms."""
-    prior, rows = posterior.prior, _new_rows(posterior, x, posterior.everything)
+    prior, rows = posterior.prior, _new_rows(posterior, x, chosen)
     _, _, explained = _of_chain(posterior, prior.times_of(x)[:, 0], rows.selection)
     left = jnp.zeros((x.shape[0], x.shape[0]))
     for number, (term, place) in enumerate(zip(prior.latents[0].terms, prior.places[0], strict=True)):
         if number not in prior.chained:
-            left = left + term.new_covariance(x[:, place])
+            left = left + chosen[0][number] ** 2 * term.new_covariance(x[:, place])
     return rows.mean + posterior.weights @ rows.columns, rows.columns - explained, left
 
 
-@compiled
-def _joint(posterior: ChainedPosterior, x: Float[Array, "M C"], inner: Gaussian) -> Gaussian:
-    mean, columns, left = _left_over(posterior, x)
+@functools.partial(compiled, static_argnums=3)
+def _joint(posterior: ChainedPosterior, x: Float[Array, "M C"], inner: Gaussian | None, chosen: Any) -> Gaussian:
+    mean, columns, left = _left_over(posterior, x, chosen)
     halves = posterior.half @ columns
-    return Gaussian(mean + inner.mean, inner.covariance + halves.T @ halves + left)
+    rest = Gaussian(mean, halves.T @ halves + left)
+    return rest if inner is None else Gaussian(rest.mean + inner.mean, rest.covariance + inner.covariance)
 
 
 @compiled
 def _moved_draws(posterior: ChainedPosterior, x: Float[Array, "M C"], draws: Any, key: Any) -> Any:
-    mean, columns, left = _left_over(posterior, x)
+    mean, columns, left = _left_over(posterior, x, posterior.everything)
     key_w, key_left = jax.random.split(key)
     noise = jax.random.normal(key_w, (draws.shape[0], posterior.half.shape[0]), dtype=draws.dtype)
     rest = jax.random.normal(key_left, (draws.shape[0], x.shape[0]), dtype=draws.dtype) @ linalg.psd_root(left).T

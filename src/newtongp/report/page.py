@@ -77,7 +77,8 @@ def section_of(result: Result, title: str | None = None) -> Section:
         _check_text(title, "title")
     summary = result.summary()
     pictures, missing = [], []
-    drawings = [_prediction_picture, calibration_picture, convergence_picture]
+    prediction = _terms_picture if summary.terms else _prediction_picture
+    drawings = [prediction, calibration_picture, convergence_picture]
     if _is_binary(result):
         drawings.remove(calibration_picture)  # It says almost nothing about values that are 0 or 1.
     for draw in drawings:
@@ -90,6 +91,10 @@ def section_of(result: Result, title: str | None = None) -> Section:
 
 def _prediction_picture(result: Result) -> Picture:
     return Picture(result.plot(), "The data, and the model's predictions of new data.")
+
+
+def _terms_picture(result: Result) -> Picture:
+    return Picture(result.plot_terms(), "Every term of the model, on the scale of the latent, with 95 % intervals.")
 
 
 def calibration_picture(result: Result) -> Picture:

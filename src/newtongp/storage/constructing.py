@@ -23,6 +23,7 @@ from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..validation.text import short
 from .errors import require
+from .terms import TERMS
 
 _RENAMED: dict[type, dict[str, str]] = {
     LinearCoregionalisation: {"noise": "covariance"},
@@ -156,6 +157,7 @@ def _close(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 _SPECIAL: dict[Any, Callable[[dict[str, Any]], Any]] = {
+    **TERMS,
     Chained: _chained,
     GP: _of_a_kernel(GP),
     Graph: _graph,

@@ -16,7 +16,7 @@ from ..validation.text import short
 from .errors import FileFormatError, require
 from .registry import key_of
 
-_HYPERPARAMETERS = ("cubature", "kernels", "likelihoods", "means", "methods", "steps")
+_HYPERPARAMETERS = ("cubature", "kernels", "likelihoods", "means", "methods", "steps", "terms")
 
 
 def check_field(cls: type, name: str, hint: Any, value: Any, where: str) -> None:

@@ -14,16 +14,19 @@ from ..inputs.data import Data, read_data
 from ..methods.rule import Method
 from ..model import Model
 from ..numerics.gaussian import Gaussian, Sites
+from ..priors.additive import Additive
 from ..priors.base import Posterior
 from ..priors.sparse import SparseGP, SparsePosterior
 from ..results.fit_result import FitResult
 from ..results.result import History, Result
 from ..results.status import Status
 from ..results.wording import inference_status
+from ..terms.columns import TableColumns, as_inputs
 from ..validation.text import short
 from .constructing import same
 from .errors import FileFormatError, require
 from .fields import fits, is_finite
+from .terms import check_table_columns
 
 _PARTS: dict[str, Any] = {
     "model": Model,
@@ -38,7 +41,7 @@ _PARTS: dict[str, Any] = {
     "marginals": Gaussian | None,
     "site_marginals": Gaussian | None,
     "posterior": Posterior | None,
-    "columns": Columns | None,
+    "columns": Columns | TableColumns | None,
 }
 """The parts of every result; subclasses may have more."""
 
@@ -100,7 +103,7 @@ def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
     if isinstance(made, FitResult):
         _check_fit(made)
     if posterior is None:
-        made._condition = functools.partial(_conditioned, made.model, made.data, made.sites)
+        made._condition = functools.partial(_conditioned, made.model, made.data, made.sites, made.columns)
     else:
         made._condition = lambda: posterior
     return made
@@ -139,6 +142,9 @@ def _check_rows(result: Result, failed: bool) -> None:
 
 
 def _check_columns(result: Result) -> None:
+    if isinstance(result.columns, TableColumns) or isinstance(result.model.prior, Additive):
+        check_table_columns(result)
+        return
     if result.columns is None:
         return
     names, kind = result.columns
@@ -190,7 +196,7 @@ def _check_fit(result: FitResult) -> None:
 
 
 @in_double
-def _conditioned(model: Model, data: Data, sites: Sites) -> Posterior:
+def _conditioned(model: Model, data: Data, sites: Sites, columns: Any) -> Posterior:
     """q(f), as `infer` would compute it for these sites."""
-    setup = Setup(model, data.x, data.outputs)
+    setup = Setup(model, as_inputs(data.x, columns), data.outputs)
     return posterior_of(model.prior, setup.problem.workspace, setup.order.sites(sites), data.x.shape[0])

@@ -19,6 +19,8 @@ class TableColumns:
     """Names of row parameters of the likelihood, each with the column that holds it."""
     output: str | None = None
     """The column that holds y, if it was given by name."""
+    library: str = "pandas"
+    """The library of the table, of which tables of results are."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -48,3 +50,8 @@ class EncodedTable:
 
     def __init__(self, matrix: np.ndarray, columns: TableColumns, table: Any):
         self.matrix, self.encoding, self.table = matrix, columns, table
+
+
+def as_inputs(x: np.ndarray, columns: Any) -> Any:
+    """Inputs that were read before, in the form in which inference takes them: rows of a table are encoded already."""
+    return EncodedTable(x, columns, None) if isinstance(columns, TableColumns) else x

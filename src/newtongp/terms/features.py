@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..validation.arguments import whole
-from .table import Table
+from .table import Level, Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,9 +108,9 @@ class Factor(Feature):
     """
 
     column: str
-    reference: Any = None
+    reference: Level | None = None
     coding: str = "treatment"
-    levels: tuple[Any, ...] | None = None
+    levels: tuple[Level, ...] | None = None
     """The levels, known once bound; the reference comes first."""
     full: bool = False
     """Whether the reference has a column too."""

@@ -14,7 +14,7 @@ from ..parameters.matrices import checked_covariance
 from ..validation.numbers import parameter
 from .base import Encoder, Term, Units, Weights, columns_of, replaced
 from .features import Feature, bind_all
-from .table import Table
+from .table import Level, Table
 
 _SHARE = 0.3
 """The first guess of a variance, relative to that of the latent."""
@@ -27,7 +27,7 @@ class GroupEncoder(Encoder):
     """Codes of levels, and the columns whose coefficients differ between levels."""
 
     columns: tuple[str, ...]
-    levels: tuple[Any, ...]
+    levels: tuple[Level, ...]
     """The levels in the order of their codes; tuples if there are several columns."""
     features: tuple[Feature, ...]
     intercept: bool
@@ -86,7 +86,7 @@ class Group(Term):
     """
 
     columns: tuple[str, ...] = eqx.field(static=True)
-    slope: tuple[Any, ...] = eqx.field(static=True)
+    slope: tuple[str | tuple | Feature, ...] = eqx.field(static=True)
     intercept: bool = eqx.field(static=True)
     correlated: bool = eqx.field(static=True)
     size: int = eqx.field(static=True)

@@ -62,9 +62,9 @@ class Linear(Term):
     'linear(age, treatment, age:treatment)'
     """
 
-    effects: tuple[Any, ...] = eqx.field(static=True)
+    effects: tuple[str | tuple | Feature, ...] = eqx.field(static=True)
     intercept: bool = eqx.field(static=True)
-    prior: Any = eqx.field(static=True)
+    prior: str | float = eqx.field(static=True)
     size: int = eqx.field(static=True)
     """The number of coefficients, once bound."""
     centres: Any = never_learned()
@@ -140,7 +140,7 @@ class Linear(Term):
         return (Weights(None, rows if flat else rows @ self._root(), None, 1, "", flat),)
 
     def new_weights(self, x: Any) -> tuple[Weights, ...]:
-        return self.weights(x - self.centres[None])
+        return self.weights(x - jnp.asarray(self.centres)[None])
 
     def mean(self, rows: Any) -> Any:
         if self.prior == "maximised":
@@ -149,7 +149,7 @@ class Linear(Term):
         return self.location if self.prior == "wide" and self.intercept else 0.0
 
     def new_mean(self, x: Any) -> Any:
-        return self.mean(x - self.centres[None])
+        return self.mean(x - jnp.asarray(self.centres)[None])
 
     def _root(self) -> Any:
         """L with LLᵀ the prior covariance of the coefficients of centred columns."""

@@ -25,7 +25,7 @@ from ..validation.numbers import parameter
 from ..validation.times import Clock
 from .base import Encoder, Term, Units, Weights, columns_of, replaced
 from .group import Group
-from .table import Table
+from .table import Level, Table
 
 _SMALLEST = 16
 """The smallest number of distinct inputs that programs are compiled for."""
@@ -45,7 +45,7 @@ class InputEncoder(Encoder):
     """
 
     columns: tuple[str, ...]
-    levels: tuple[tuple[Any, ...] | None, ...]
+    levels: tuple[tuple[Level, ...] | None, ...]
     clock: Clock | None = None
     origin: float = 0.0
     multiplier: str | None = None
@@ -53,6 +53,8 @@ class InputEncoder(Encoder):
     """Whether levels that the data did not have are an error."""
     steps: bool = False
     """Whether the first column must be whole steps from the origin."""
+    stamped: bool = False
+    """Whether numbers are times of the clock."""
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -63,6 +65,14 @@ class InputEncoder(Encoder):
         parts = [self._column(table, place) for place in range(len(self.columns))]
         parts.append(np.ones(table.rows) if self.multiplier is None else table[self.multiplier].numbers())
         return np.stack(parts, axis=1)
+
+    def decode(self, x: np.ndarray, place: int) -> np.ndarray:
+        """The entries of one column from its numbers: levels, time stamps or numbers."""
+        levels = self.levels[place]
+        if levels is not None:
+            return as_entries([levels[int(code)] for code in x])
+        numbers = x + self.origin
+        return numbers if not self.stamped or self.clock is None else self.clock.stamps(numbers)
 
     def _column(self, table: Table, place: int) -> np.ndarray:
         name, levels = self.columns[place], self.levels[place]
@@ -88,6 +98,12 @@ def _check_steps(numbers: np.ndarray, name: str, origin: float) -> None:
             f"RandomWalk is over whole steps from its start, {origin:g}, but row {wrong[0]} of column {name!r} is "
             f"{numbers[wrong[0]] + origin:g}: number the levels 0, 1, 2, …, or use Trend({name!r}), which allows any"
         )
+
+
+def as_entries(labels: list[Any]) -> np.ndarray:
+    """Labels as a column: of numbers or text if all are alike, of objects otherwise."""
+    kinds = {type(label) for label in labels}
+    return np.array(labels, dtype=object) if len(kinds) > 1 or tuple in kinds else np.array(labels)
 
 
 def numbers_of(table: Table, name: str, clock: Clock | None) -> np.ndarray:
@@ -274,8 +290,14 @@ class KernelTerm(Term):
     def _projected(self, inputs: Any) -> tuple[Any, Any]:
         """What the weights of the distinct inputs say about others: rows of R⁻¹k, and the variance that is left."""
         cross = jnp.where(jnp.asarray(self.used)[:, None], self.gram(jnp.asarray(self.points), inputs), 0.0)
-        rows = linalg.solve_lower(self.root(), cross).T
-        return rows, jnp.maximum(self.variance_at(inputs) - jnp.sum(rows**2, axis=1), 0.0)
+        root = self.root()
+        rows = linalg.solve_lower(root, cross).T
+        # At the inputs of the data these are rows of R, here without rounding: terms add up to the latent.
+        same = jnp.all(inputs[:, None, :] == jnp.asarray(self.points)[None], axis=2) & jnp.asarray(self.used)[None]
+        known = jnp.any(same, axis=1)
+        rows = jnp.where(known[:, None], root[jnp.argmax(same, axis=1)], rows)
+        left = jnp.maximum(self.variance_at(inputs) - jnp.sum(rows**2, axis=1), 0.0)
+        return rows, jnp.where(known, 0.0, left)
 
     def variance_at(self, inputs: Any) -> Float[Array, " N"]:
         """The prior variance of the function at inputs."""
@@ -299,6 +321,7 @@ def filled_points(distinct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _by_encoder(term: Any, table: Table, **fields: Any) -> InputEncoder:
     """The encoder of a term that may have one function per level, or one that is multiplied by a number."""
     columns, levels = term.columns, (None,) * len(term.columns)
+    fields["stamped"] = fields.get("clock") is not None and not table[columns[0]].is_numeric
     if term.by is not None and (term.grouped or not table[term.by].is_numeric):
         known = table[term.by].levels()
         return InputEncoder((*columns, term.by), (*levels, known), **fields)
@@ -484,7 +507,7 @@ class Season(KernelTerm):
             return super().new_weights(x)
         angles = (2.0 * jnp.pi / self.period) * x[:, :1] * np.arange(1, self.harmonics + 1)[None]
         level, *rest = self.covariance().fractions()
-        sizes = jnp.sqrt(self.variance * jnp.stack(rest))[None]
+        sizes = jnp.sqrt(self.variance * jnp.asarray(rest))[None]
         waves = [jnp.full((x.shape[0], 1), jnp.sqrt(self.variance * level)), sizes * jnp.cos(angles)]
         columns = jnp.concatenate([*waves, sizes * jnp.sin(angles)], axis=1)
         return (Weights(None, columns * x[:, -1:], None, 1, "", False),)
@@ -559,7 +582,7 @@ class Area(KernelTerm):
 
     columns: tuple[str, ...] = eqx.field(static=True)
     by: str | None = eqx.field(static=True)
-    areas: tuple[Any, ...] = eqx.field(static=True)
+    areas: tuple[Level, ...] = eqx.field(static=True)
     grouped: bool = eqx.field(static=True)
     by_level: bool = eqx.field(static=True)
     kernel: Kernel

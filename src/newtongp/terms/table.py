@@ -13,6 +13,9 @@ from ..validation.numbers import NotRealError, as_real
 from ..validation.text import short
 from ..validation.times import MixedError, Times, read_times
 
+Level = str | int | float | bool | np.datetime64 | tuple
+"""A level of a factor: a label as Python's own value, time stamps in microseconds, tuples of several columns."""
+
 
 class Column(NamedTuple):
     """One column of a table: its entries, and its categories in their order if it declares them."""
@@ -176,6 +179,22 @@ def _names_of(given: Any) -> list[str]:
     return list(map(str, names)) if isinstance(names, Iterable) and not isinstance(given, np.ndarray) else []
 
 
+def take_rows(given: Any, rows: np.ndarray) -> Any:
+    """Some rows of a user's table, in their order, as a table of the same kind.
+
+    >>> take_rows({"age": [30, 40, 50], "sex": ["f", "m", "f"]}, np.array([2, 0]))
+    {'age': array([50, 30]), 'sex': array(['f', 'f'], dtype='<U1')}
+    """
+    if isinstance(given, Mapping):
+        return {name: _take(values, rows) for name, values in given.items()}
+    return _take(given, rows)
+
+
+def _take(values: Any, rows: np.ndarray) -> Any:
+    frame = read_frame(values)
+    return np.asarray(values)[rows] if frame is None else frame[rows.tolist()].to_native()  # pyright: ignore
+
+
 def _read_columns(given: Any, name: str) -> dict[str, Any]:
     if isinstance(given, Table):
         return given._columns
@@ -266,8 +285,17 @@ def _instead_of(entry: Any, name: str) -> str:
     return "it is text, so convert the column to numbers"
 
 
+def _stamp(value: Any) -> np.datetime64:
+    """A time stamp in microseconds, in UTC if it has a time zone."""
+    if getattr(value, "tzinfo", None) is not None:
+        value = value.astimezone(datetime.UTC).replace(tzinfo=None)
+    return np.datetime64(value, "us")
+
+
 def _plain(value: Any) -> Any:
     """A NumPy scalar as Python's own; whole floats as integers, so that levels 1 and 1.0 are the same."""
+    if isinstance(value, (np.datetime64, datetime.date)):  # also datetime.datetime, and the stamps of pandas
+        return None if value != value else _stamp(value)
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float) and value.is_integer():

@@ -97,6 +97,15 @@ class Clock:
         numbers = sign.astype(float) * numbers - rest / unit
         return np.where(missing, np.nan, numbers)
 
+    def stamps(self, numbers: np.ndarray) -> np.ndarray:
+        """The inverse of `numbers`, to microseconds: numbers as time stamps in UTC.
+
+        >>> Clock("D").stamps(np.array([1.5]))
+        array(['2000-01-02T12:00:00.000000'], dtype='datetime64[us]')
+        """
+        microseconds = np.round(numbers * (self.unit / np.timedelta64(1, "us"))).astype(np.int64)
+        return self.origin.astype("datetime64[us]") + microseconds.astype("timedelta64[us]")
+
 
 def as_clock(unit: Any, origin: Any = None) -> Clock | None:
     """The clock for a user's `unit=` and `origin=`; None without a unit.
