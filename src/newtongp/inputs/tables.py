@@ -21,7 +21,7 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
 
     Models without terms are returned as they are.
     """
-    prior = getattr(model, "prior", None)
+    prior: Any = getattr(model, "prior", None)
     if not getattr(prior, "over_table", False) or isinstance(x, EncodedTable):
         return model, x, y
     from ..terms.table import Table, is_table

@@ -119,6 +119,9 @@ def expand(formula: str) -> Sides:
         found = DefaultFormulaParser(_Operators(), include_intercept=False).get_terms(formula)
     except FormulaParsingError as error:
         raise ValueError(f"the formula {formula!r} cannot be read: {_reason(error)}") from None
+    except SyntaxError as error:
+        part = (error.text or formula).strip()
+        raise ValueError(f"{part} cannot be read: write a call such as log(x), or C(x) for a factor") from None
     output = getattr(found, "lhs", None)
     right = list(found.rhs if output is not None else found)
     effects = _effects([term for term in right if not isinstance(term, _GroupTerm)], formula)

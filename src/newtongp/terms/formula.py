@@ -57,7 +57,7 @@ def from_formula(formula: str, effects: Any = "wide", **objects: Any) -> Formula
     unused = next((name for name in objects if name not in reader.used), None)
     if unused is not None:
         raise ValueError(f"the formula {formula!r} does not use {unused!r}: leave it out, or name it in the formula")
-    return Formula(Terms(terms), _output(sides.output, formula), formula)
+    return Formula(Terms(tuple(terms)), _output(sides.output, formula), formula)
 
 
 def is_formula(value: Any) -> bool:

@@ -204,13 +204,13 @@ def _read_columns(given: Any, name: str) -> dict[str, Any]:
         raise ValueError(f"{name} has two columns called {twice!r}: give columns different names")
     if isinstance(given, Mapping):
         return dict(zip(names, given.values(), strict=True))
-    frame = read_frame(given)
+    frame: Any = read_frame(given)
     if frame is None or len(frame.shape) != 2:
         raise ValueError(
             f"terms are over the named columns of a table, got {type(given).__name__}: give a data frame of pandas, "
             'polars or pyarrow, or a mapping such as {"age": ages}'
         )
-    return {str(column): frame[column] for column in frame.columns}  # pyright: ignore[reportAttributeAccessIssue]
+    return {str(column): frame[column] for column in frame.columns}
 
 
 def _length(values: Any) -> int:
@@ -223,7 +223,7 @@ def _length(values: Any) -> int:
 def _read_column(name: str, values: Any) -> Column:
     import narwhals as nw
 
-    series = values if isinstance(values, nw.Series) else read_frame(values)
+    series: Any = values if isinstance(values, nw.Series) else read_frame(values)
     if series is None or len(series.shape) != 1:
         return Column(name, _plain_array(name, values), None, values)
     native = series.to_native()
