@@ -229,7 +229,7 @@ LIKELIHOODS = {name: getattr(ng.likelihoods, name) for name in ng.likelihoods.__
 ARGUMENTS = {
     "BetaBinomial": ([3, 4, 5],),
     "Binomial": ([3, 4, 5],),
-    "Ordinal": ([-1.0, 0.5, 2.0],),
+    "Ordinal": ([-1.0, 0.5, 2.0], 1.0, "logit"),
     "Softmax": (4,),
     "AmplitudeDemodulation": (2, [[1.0], [2.0]]),
     "RegressionNetwork": (2, 1, np.eye(2)),
