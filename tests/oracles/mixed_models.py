@@ -151,13 +151,17 @@ def with_coefficients(model: ng.Model, table: Any, y: str, beta: Any) -> ng.Mode
     return eqx.tree_at(lambda m: linear_of(m).coefficients, bound, centred)
 
 
-def maximised(result: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Estimates and standard errors of coefficients that were learned."""
-    back = linear_of(result.model).at_zero()
-    named = result.covariance
+def maximised(result: Any, shift: Callable[[Any], Any]) -> tuple[np.ndarray, np.ndarray]:
+    """Estimates and standard errors of coefficients that were learned, with `shift` added to the intercept."""
+    back, named = linear_of(result.model).at_zero(), result.covariance
     own = [place for place, name in enumerate(named.names) if ".coefficients" in name]
-    covariance = back @ named.matrix[np.ix_(own, own)] @ back.T
-    return back @ linear_of(result.model).coefficients, np.sqrt(np.diagonal(covariance))
+    slopes = np.zeros((len(own), len(named.names)))
+    slopes[:, own] = back
+    if "likelihood.shape" in named.names:  # the shift is its logarithm
+        slopes[0, named.names.index("likelihood.shape")] = 1.0 / float(result.model.likelihood.shape)
+    estimates = back @ linear_of(result.model).coefficients
+    estimates[0] += shift(result.model.likelihood)
+    return estimates, np.sqrt(np.diagonal(slopes @ named.matrix @ slopes.T))
 
 
 def integrated(result: Any) -> tuple[np.ndarray, np.ndarray]:
