@@ -140,7 +140,16 @@ def linear_of(model: ng.Model) -> Any:
 
 def r_names(result: Any) -> list[str]:
     """The names of the coefficients as R writes them."""
-    names = result.columns.encoders[0][0].names
+    return _as_in_r(result.columns.encoders[0][0].names)
+
+
+def r_names_of(model: ng.Model, table: Any, y: str) -> list[str]:
+    """The same of a model and a table."""
+    _, encoded, _ = bind(model, table, y)
+    return _as_in_r(encoded.encoding.encoders[0][0].names)
+
+
+def _as_in_r(names: tuple[str, ...]) -> list[str]:
     return [re.sub(r"[\[\]]", "", "(Intercept)" if name == "intercept" else name) for name in names]
 
 

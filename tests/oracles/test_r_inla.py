@@ -34,6 +34,10 @@ RUNS = [
 ]
 
 
+THOROUGH = [f"{name}-{method}" for name, method in RUNS if method == "PowerEP" or "beta" in name]
+
+
+@pytest.mark.cases(thorough=THOROUGH, others="slow")
 @pytest.mark.parametrize(("name", "method"), RUNS)
 def test_plugged_in(name, method):
     case, table, y = inla.read(name)
@@ -94,6 +98,12 @@ PRIORS = {
 }
 
 
+# R-INLA's own error in two cases, in its standard deviations: importance sampling of the exact posterior gives
+# differences of (-0.031, 0.023) and (-0.013, -0.004).
+ERRORS = {"inla_synthetic_zip1": 0.035, "inla_synthetic_studentt": 0.02}
+
+
+@pytest.mark.cases(thorough=["inla_synthetic_beta", "inla_synthetic_betabinomial"], others="slow")
 @pytest.mark.parametrize("name", PRIORS)
 def test_integrated(name):
     case, table, y = inla.read(name)
@@ -119,7 +129,7 @@ def test_integrated(name):
     summary = case["summary_fixed"]
     mean = weights @ means
     deviation = np.sqrt(weights @ (sds**2 + means**2) - mean**2)
-    np.testing.assert_allclose((mean - summary["mean"]) / summary["sd"], 0.0, atol=0.01)
+    np.testing.assert_allclose((mean - summary["mean"]) / summary["sd"], 0.0, atol=ERRORS.get(name, 0.01))
     np.testing.assert_allclose(deviation, summary["sd"], rtol=0.01)
     # The slope has the prior N(0, 1000), the intercept none.
     evidence += st.norm(0.0, np.sqrt(1000.0)).logpdf(mean[1])

@@ -44,13 +44,13 @@ def assert_random_effects(result, expected, atol):
     np.testing.assert_allclose([found[key][1] for key in keys], expected["sd"], atol=atol, rtol=0.0)
 
 
+@pytest.mark.cases(quick=["mixed_cbpp_binomial"], others="slow")
 @pytest.mark.parametrize("name", GENERALISED)
 def test_fixed_point(name):
     case, table, spec = mixed.read(name)
     beta, sds, dispersion = natural(case)
     model = spec.model(table, "maximised", sds**2, dispersion)
-    plain = ng.infer(model, table, spec.y, ng.Newton(), max_steps=1, throw=False)
-    values = [beta[each] for each in mixed.r_names(plain)]
+    values = [beta[each] for each in mixed.r_names_of(model, table, spec.y)]
     values[0] -= spec.shift(model.likelihood)
     model = mixed.with_coefficients(model, table, spec.y, values)
     result = ng.infer(model, table, spec.y, ng.Newton(), **TINY)
@@ -59,6 +59,7 @@ def test_fixed_point(name):
     assert_random_effects(result, expected["random"], 1e-5)
 
 
+@pytest.mark.cases(quick=["mixed_cbpp_binomial"], others="slow")
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "flat_beta" in mixed.load(name)[0]])
 def test_flat_fixed_point(name):
     case, table, spec = mixed.read(name)
@@ -75,6 +76,7 @@ def test_flat_fixed_point(name):
     np.testing.assert_allclose(covariance[np.ix_(order, order)], expected["beta_covariance"], atol=1e-5, rtol=0.0)
 
 
+@pytest.mark.cases(quick=["mixed_cbpp_binomial"], others="slow")
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "proper_prior" in mixed.load(name)[0]])
 def test_proper_prior(name):
     case, table, spec = mixed.read(name)
@@ -117,6 +119,7 @@ def assert_groups(result, covariance, rtol):
         np.testing.assert_allclose(np.sqrt(found[group]), expected["sd"], rtol=rtol)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in GENERALISED if name != "mixed_wine_ordinal"])
 def test_optimum(name):
     case, table, spec = mixed.read(name)
@@ -152,6 +155,7 @@ def assert_predictions(result, spec, table, expected, atol):
     np.testing.assert_allclose(response, expected["response"], rtol=atol)
 
 
+@pytest.mark.cases(slow=["mixed_cbpp_binomial", "mixed_verbagg_crossed", "mixed_petrol_beta"], others="thorough")
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "flat_beta" in mixed.load(name)[0]])
 def test_flat_optimum(name):
     case, table, spec = mixed.read(name)
@@ -170,6 +174,7 @@ def test_flat_optimum(name):
     np.testing.assert_allclose(np.sqrt(np.diagonal(covariance))[order], beta["sd"], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_optimum_of_ordered_levels():
     case, table, spec = mixed.read("mixed_wine_ordinal")
     result = ng.fit(spec.model(table, "maximised"), table, spec.y, ng.Newton(), tol=1e-7)
@@ -187,7 +192,9 @@ def test_optimum_of_ordered_levels():
         if "coefficients" in name:
             sums[4 + int(name[-2]), place] = 1.0
     errors = np.sqrt(np.diagonal(sums @ named.matrix @ sums.T))
-    np.testing.assert_allclose(errors, best["coefficients"]["se"], rtol=1e-3)
+    # clmm's are off by up to 1.2 %: differences of the Laplace log likelihood, by hand in NumPy, give these.
+    np.testing.assert_allclose(errors, [0.682438, 0.603736, 0.808956, 0.972456, 0.595391, 0.512558], atol=1e-5)
+    np.testing.assert_allclose(errors, best["coefficients"]["se"], rtol=0.015)
     np.testing.assert_allclose(np.sqrt(mixed.variances(result)["judge"]), best["sd"], atol=1e-3, rtol=0.0)
     assert_random_effects(result, best["random"], 1e-3)
 
@@ -210,6 +217,7 @@ def covariances(factors, groups):
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_fixed_point(name):
     case, table, spec = mixed.read(name)
@@ -232,6 +240,7 @@ def test_linear_fixed_point(name):
     assert_random_effects(found["flat"], {**random, "mode": random["mean"]}, 1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("criterion", ["maximum_likelihood", "reml"])
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_optimum(name, criterion):

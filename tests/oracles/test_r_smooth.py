@@ -17,10 +17,21 @@ def gp_case(name):
     """The case, its table with a column t, the kernel as a function of its parameters, and glmmTMB's own as those."""
     case, table = mixed.load(name)
     if name == "gp_coal_matern32_poisson":
-        return case, {"t": table["year"] / 10.0, "y": table["y"]}, ng.kernels.Matern32, lambda log_r: np.exp(log_r) * 3**0.5
+        return (
+            case,
+            {"t": table["year"] / 10.0, "y": table["y"]},
+            ng.kernels.Matern32,
+            lambda log_r: np.exp(log_r) * 3**0.5,
+        )
     return case, {"t": table["year"].astype(float), "y": table["y"]}, ng.kernels.Matern12, lambda value: np.exp(-value)
 
 
+SMOOTHS = [
+    "smooth_airquality_gp_matern32",
+    "smooth_airquality_tensor",
+    "smooth_cbpp_re",
+    "smooth_mcycle_spline",
+]
 GPS = ["gp_coal_matern32_poisson", "gp_discoveries_ou_poisson"]
 
 
@@ -35,6 +46,7 @@ def assert_smooth(result, table, expected, atol):
     np.testing.assert_allclose(np.sqrt(np.ravel(found.covariance)), expected["sd"], atol=atol, rtol=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", ["maximised", "flat"])
 @pytest.mark.parametrize("name", GPS)
 def test_gp_fixed_point(name, prior):
@@ -54,6 +66,7 @@ def test_gp_fixed_point(name, prior):
         np.testing.assert_allclose(np.sqrt(covariance[0]), expected["beta"]["sd"], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", ["maximised", "flat"])
 @pytest.mark.parametrize("name", GPS)
 def test_gp_optimum(name, prior):
@@ -81,6 +94,7 @@ def test_gp_optimum(name, prior):
 # Smooths by mgcv ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["fixed_point", "reml"])
 @pytest.mark.parametrize("space", ["null_space_1_x", "null_space_1"])
 def test_gp_with_a_flat_null_space(space, at):
@@ -93,7 +107,9 @@ def test_gp_with_a_flat_null_space(space, at):
     result = ng.infer(model, table, "y")
     np.testing.assert_allclose(-result.energy, expected["loglik_flat"], atol=EXACT, rtol=0.0)
     latent = result.predict({"temp": np.array(expected["x"])}).latent
-    mean, sd = (expected["mean"], expected["sd"]) if at == "fixed_point" else (expected["fitted_exact"], expected["se_exact"])
+    mean, sd = (
+        (expected["mean"], expected["sd"]) if at == "fixed_point" else (expected["fitted_exact"], expected["se_exact"])
+    )
     np.testing.assert_allclose(np.ravel(latent.mean), mean, atol=EXACT, rtol=0.0)
     np.testing.assert_allclose(np.sqrt(np.ravel(latent.covariance)), sd, atol=EXACT, rtol=0.0)
     if at == "reml":
@@ -113,6 +129,7 @@ def spline(noise, intensity):
     return eqx.tree_at(lambda m: m.prior.latents[0].terms[1].kernel.variance, model, np.array(intensity))
 
 
+@pytest.mark.cases(quick=["fixed_point"], others="slow")
 @pytest.mark.parametrize("at", ["fixed_point", "reml", "ml"])
 def test_smoothing_spline(at):
     case, table = mixed.load("smooth_mcycle_spline")
@@ -125,6 +142,7 @@ def test_smoothing_spline(at):
     np.testing.assert_allclose(np.sqrt(np.ravel(latent.covariance)), expected["se"], atol=EXACT, rtol=0.0)
 
 
+@pytest.mark.slow
 def test_smoothing_parameter():
     case, table = mixed.load("smooth_mcycle_spline")
     model = ng.Model(SPLINE, ng.likelihoods.Gaussian())
@@ -134,6 +152,7 @@ def test_smoothing_parameter():
     np.testing.assert_allclose(noise, case["reml"]["noise_variance"], rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_tensor_product_spline():
     """The basis and its penalty: the null space of the penalty is flat, the rest has a normal prior."""
     case, table = mixed.load("smooth_airquality_tensor")
@@ -146,7 +165,11 @@ def test_tensor_product_spline():
         free, bound = vectors[:, :3], vectors[:, 3:] / np.sqrt(sizes[3:])
         maps = {"free": free, "bound": bound}
         names = {part: [f"{part}{k}" for k in range(maps[part].shape[1])] for part in maps}
-        columns = {name: column for part in maps for name, column in zip(names[part], (basis[:, 1:] @ maps[part]).T, strict=True)}
+        columns = {
+            name: column
+            for part in maps
+            for name, column in zip(names[part], (basis[:, 1:] @ maps[part]).T, strict=True)
+        }
         terms = ng.terms.Linear(*names["free"], prior="flat") + ng.terms.Linear(
             *names["bound"], intercept=False, prior=float(np.sqrt(noise))
         )
@@ -175,6 +198,7 @@ def test_tensor_product_spline():
         assert bend > 0.0 and abs(slope) < 1e-4 * bend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("criterion", ["reml", "ml"])
 def test_random_intercepts_as_a_penalty(criterion):
     case, table = mixed.load("smooth_cbpp_re")

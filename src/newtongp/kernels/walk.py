@@ -111,7 +111,9 @@ class SeasonalWalkBlock(Block):
         # Whole periods, and the rest of one.
         powers, steps = _powers(self.period), _steps(start, end)
         first = powers[:, :, 0]
-        sums = np.cumsum(np.concatenate([np.zeros((1, *powers.shape[1:])), first[:, :, None] * first[:, None, :]]), axis=0)
+        sums = np.cumsum(
+            np.concatenate([np.zeros((1, *powers.shape[1:])), first[:, :, None] * first[:, None, :]]), axis=0
+        )
         return self.variance * ((steps // self.period) * sums[-1] + jnp.asarray(sums)[steps % self.period])
 
 
