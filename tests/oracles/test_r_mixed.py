@@ -59,7 +59,7 @@ def test_fixed_point(name):
     assert_random_effects(result, expected["random"], 1e-5)
 
 
-@pytest.mark.cases(quick=["mixed_cbpp_binomial"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "flat_beta" in mixed.load(name)[0]])
 def test_flat_fixed_point(name):
     case, table, spec = mixed.read(name)

@@ -56,7 +56,7 @@ def starts(case, kind):
     return ("flat", 0.0) if kind == "diffuse" else (float(np.sqrt(case["P0_entry"])), np.ravel(case["m0"])[0])
 
 
-@pytest.mark.cases(quick=["structural_ukgas_bsm-diffuse"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["diagonal", "diffuse"])
 @pytest.mark.parametrize("name", CASES)
 def test_fixed_point_of_terms(name, kind):

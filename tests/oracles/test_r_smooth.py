@@ -129,7 +129,7 @@ def spline(noise, intensity):
     return eqx.tree_at(lambda m: m.prior.latents[0].terms[1].kernel.variance, model, np.array(intensity))
 
 
-@pytest.mark.cases(quick=["fixed_point"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["fixed_point", "reml", "ml"])
 def test_smoothing_spline(at):
     case, table = mixed.load("smooth_mcycle_spline")
