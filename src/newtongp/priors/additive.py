@@ -114,7 +114,30 @@ class Additive(Prior):
             )
 
     over_table: ClassVar[bool] = True
-    memory_remedy: ClassVar[str] = "use terms with fewer levels or distinct values, or fewer rows"
+
+    @property
+    def memory_remedy(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Advice that names the term with the most weights."""
+        terms = [term for terms in self.latents for term in terms.terms if not self._is_apart(term)]
+        largest = max(terms, key=lambda term: term.count)
+        return (
+            f"most of it is for {largest.label}, with {largest.count} weights: use fewer levels or distinct values there, "
+            "as by rounding its columns, or a term that can be eliminated (a Group, or a Trend over time)"
+        )
+
+    @property
+    def structure(self) -> str:
+        """How the terms are conditioned, in words, once bound to a table."""
+
+        def labels(terms: Any) -> str:
+            return ", ".join(dict.fromkeys(term.label for term in terms))
+
+        every = [term for terms in self.latents for term in terms.terms if term.count]
+        apart = [term for term in every if self._is_apart(term)]
+        weights = [term for term in every if not self._is_apart(term)]
+        how = "one chain in time" if self.chained else "eliminated level by level"
+        parts = [*([f"{labels(apart)}: {how}"] if apart else []), *([f"{labels(weights)}: weights"] if weights else [])]
+        return "; ".join(parts) + " (exact)"
 
     def memory(self, x: np.ndarray) -> float:
         weights = float(sum(term.count for terms in self.latents for term in terms.terms if not self._is_apart(term)))
