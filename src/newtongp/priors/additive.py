@@ -121,8 +121,8 @@ class Additive(Prior):
         terms = [term for terms in self.latents for term in terms.terms if not self._is_apart(term)]
         largest = max(terms, key=lambda term: term.count)
         return (
-            f"most of it is for {largest.label}, with {largest.count} weights: use fewer levels or distinct values there, "
-            "as by rounding its columns, or a term that can be eliminated (a Group, or a Trend over time)"
+            f"most of it is for {largest.label}, with {largest.count} weights: use fewer levels or distinct values "
+            "there, as by rounding its columns, or a term that can be eliminated (a Group, or a Trend over time)"
         )
 
     @property
