@@ -5,6 +5,7 @@ import pytest
 
 import newtongp as ng
 from newtongp import kernels, terms
+from newtongp._runtime.double import in_double
 from newtongp.kernels import gram
 from newtongp.priors import additive
 
@@ -27,6 +28,11 @@ def table(rows=N, seed=0):
 
 COLUMNS = ("dose", "age", "week", "clinic", "patient", "area", "time")
 DOSE, AGE, WEEK, CLINIC, PATIENT, AREA, TIME = range(7)
+
+
+@in_double
+def covariance(kernel, one, two):
+    return np.asarray(gram(kernel, one, two))
 
 
 def matrix(table):
@@ -149,21 +155,21 @@ def test_terms_agree_with_dense_gps(parts):
     new["clinic"][:3] = [9, 9, 7]
     new["patient"][:4] = [100, 101, 100, 3]
     x, x_new = matrix(data), matrix(new)
-    total = sum(np.asarray(gram(kernel, x, x)) for _, kernel in parts)
+    total = sum(covariance(kernel, x, x) for _, kernel in parts)
     root = np.sqrt(found.sites.precision[:, 0, 0])
     inner = np.linalg.inv(np.eye(N) + root[:, None] * total * root) * np.outer(root, root)
     pull = found.sites.linear[:, 0] - found.sites.precision[:, 0, 0] * found.marginals.mean[:, 0]
     for where, at in ((data, x), (new, x_new)):
         frame = found.terms(where)
         for number, (_, kernel) in enumerate(parts):
-            cross = np.asarray(gram(kernel, at, x))
-            variance = np.diagonal(np.asarray(gram(kernel, at, at))) - np.einsum("nm,mk,nk->n", cross, inner, cross)
+            cross = covariance(kernel, at, x)
+            variance = np.diagonal(covariance(kernel, at, at)) - np.einsum("nm,mk,nk->n", cross, inner, cross)
             own = frame.iloc[number * len(at) : (number + 1) * len(at)]
             np.testing.assert_allclose(own["mean"], cross @ pull, atol=1e-8)
             np.testing.assert_allclose(own["sd"] ** 2, variance, atol=1e-8)
         pair = parts[-1][1] + parts[1][1]
-        cross = np.asarray(gram(pair, at, x))
-        variance = np.diagonal(np.asarray(gram(pair, at, at))) - np.einsum("nm,mk,nk->n", cross, inner, cross)
+        cross = covariance(pair, at, x)
+        variance = np.diagonal(covariance(pair, at, at)) - np.einsum("nm,mk,nk->n", cross, inner, cross)
         labels = [found.model.prior.labels[0][k] for k in (1, len(parts) - 1)]
         added = found.terms(where, only=labels, sum=True)
         np.testing.assert_allclose(added["sd"] ** 2, variance, atol=1e-8)
