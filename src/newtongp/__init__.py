@@ -11,7 +11,7 @@ A prior, a likelihood and a method are three independent choices:
 
 from typing import TYPE_CHECKING
 
-from . import interface, kernels, likelihoods, means, terms
+from . import interface, kernels, likelihoods, means
 from ._runtime.lazy import on_demand
 from ._runtime.version import __version__ as __version__
 from .inference.infer import infer, iterate
@@ -30,7 +30,7 @@ from .results.result import InferenceError, Result
 from .results.status import ConvergenceWarning, FitWarning, Status
 
 if TYPE_CHECKING:
-    from . import datasets, diagnostics, inputs, parameters, plotting, prediction, report, storage
+    from . import datasets, diagnostics, inputs, parameters, plotting, prediction, report, storage, terms
     from ._runtime.cache import use_cache
     from .diagnostics import compare, cross_validate
     from .fitting.fit import fit
@@ -65,7 +65,7 @@ __getattr__, __dir__ = on_demand(
     __name__,
     {
         "_runtime.cache": "use_cache",
-        "": "datasets diagnostics inputs parameters plotting prediction report storage",
+        "": "datasets diagnostics inputs parameters plotting prediction report storage terms",
         "diagnostics": "compare cross_validate",
         "fitting.fit": "fit",
         "inference.solve": "prepare solve",

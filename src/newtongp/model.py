@@ -7,10 +7,8 @@ import equinox as eqx
 
 from . import likelihoods
 from .likelihoods.base import Likelihood
-from .priors.additive import Additive
 from .priors.base import Prior
 from .priors.by_name import for_latents
-from .terms.base import Term, Terms
 from .validation.names import find
 
 
@@ -32,12 +30,12 @@ class Model(eqx.Module):
     def __init__(self, prior: Any, likelihood: Any):
         if isinstance(likelihood, str):
             likelihood = likelihood_named(likelihood)
-        if isinstance(prior, (Term, Terms, Mapping)):
-            prior = Additive(prior)
-        if not isinstance(prior, Prior):
-            raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {prior!r}")
         if not isinstance(likelihood, Likelihood):
             raise ValueError(f"likelihood must be one such as likelihoods.Poisson(), got {likelihood!r}")
+        if not isinstance(prior, Prior):
+            prior = _additive(prior, likelihood)
+        if not isinstance(prior, Prior):
+            raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {prior!r}")
         prior = for_latents(prior, likelihood.num_latents)
         if prior.num_latents != likelihood.num_latents:
             raise ValueError(
@@ -47,6 +45,62 @@ class Model(eqx.Module):
             )
         self.prior = prior
         self.likelihood = likelihood
+
+
+def _additive(prior: Any, likelihood: Likelihood) -> Any:
+    """The prior that terms or formulas stand for; anything else as it is. (Other models do without their import.)"""
+    from .priors.additive import Additive
+    from .terms import Formula, Term, Terms
+
+    if isinstance(prior, (Term, Terms, Mapping, Formula)) or (isinstance(prior, str) and "~" in prior):
+        return Additive(_by_latent(prior, likelihood))
+    return prior
+
+
+_ALIASES = {"mean": "location", "mu": "location"}
+
+
+def _by_latent(terms: Any, likelihood: Likelihood) -> Any:
+    """Terms in the order of the latents; ValueError if they are not given for all of them."""
+    known, latents = tuple(likelihood.latent_names), likelihood.num_latents
+    given = {_ALIASES.get(name, name): own for name, own in terms.items()} if isinstance(terms, Mapping) else None
+    if given is not None and known and latents > 1 and set(given) == set(known):
+        return {name: given[name] for name in known}
+    count = 1 if given is None else len(given)
+    if count == latents and (not known or latents == 1):
+        return terms
+    kind = type(likelihood).__name__
+    names = known or tuple(f"f{latent}" for latent in range(latents))
+    wanted = ", ".join(f"{name!r}: ..." for name in names)
+    what = "one sum of terms" if given is None else f"terms of {', '.join(map(repr, terms)) or 'none'}"
+    instead = f"write Model({{{wanted}}}, likelihood)" if latents > 1 else "write Model(terms, likelihood)"
+    raise ValueError(f"{kind} has {latents} latent(s){_called(known)}, got {what}: {instead}")
+
+
+def _called(names: tuple[str, ...]) -> str:
+    return f", {' and '.join(map(repr, names))}" if names else ""
+
+
+def from_formulas(model: Any, y: Any, effects: Any = None) -> tuple[Any, Any]:
+    """The model and y that a user gave; of a formula, which is followed by a likelihood, the model and y's column."""
+    if not isinstance(model, (str, Mapping)) and type(model).__name__ != "Formula":
+        if effects is not None:
+            raise ValueError(
+                "effects= is the prior of fixed effects of a formula: write Linear(..., prior=...) instead"
+            )
+        return model, y
+    from .terms.formula import is_formula, read_formulas
+
+    if not is_formula(model):
+        return model, y
+    terms, output = read_formulas(model, effects)
+    if not isinstance(y, (str, Likelihood)):
+        given = "none" if y is None else f"a {type(y).__name__}"
+        raise ValueError(
+            f"a formula is followed by the table and a likelihood, got {given} as the third argument: write "
+            "fit(formula, table, likelihoods.Poisson()), or a name such as 'poisson'"
+        )
+    return Model(terms, y), output
 
 
 _WITHOUT_ARGUMENTS = (

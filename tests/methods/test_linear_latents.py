@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp.likelihoods.base import row_log_prob
+from newtongp.likelihoods.base import row_log_prob, row_log_prob_at_nodes
 from newtongp.methods.expectation import expected_log_density, log_expected_density
+from newtongp.methods.linear_form import powered_normal
 from newtongp.methods.linearisation import linearise, slope_by_derivative, slope_by_regression
 from newtongp.methods.nodes import exact_rule, moment_rule
 from newtongp.methods.target import ExpectedLogDensity, PowerDensity
@@ -176,3 +177,58 @@ def test_row_log_prob_is_what_linear_form_says():
             len(y) * np.log(2 * np.pi) + np.linalg.slogdet(noise)[1] + residual @ np.linalg.solve(noise, residual)
         )
         np.testing.assert_allclose(row_log_prob(likelihood, jnp.asarray(y), f), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("power", [0.5, 1.0])
+@pytest.mark.parametrize("name", CASES)
+def test_derivatives_by_hand_of_the_powered_density(name, power):
+    """As by automatic differentiation of the value, in the latents with nodes and in the means of the others."""
+    likelihood, y, _ = CASES[name]
+    count = likelihood.num_latents - len(likelihood.linear_latents)
+    root = jnp.linalg.cholesky(gaussian_of(len(likelihood.linear_latents)).covariance)
+    points = jnp.asarray(np.random.default_rng(1).normal(size=(likelihood.num_latents, 3)))
+
+    def value(f):
+        return powered_normal(likelihood, jnp.asarray(y), f[:count, None], f[count:, None], root, power).value[0]
+
+    @jax.jit
+    def both(f):
+        by_hand = powered_normal(likelihood, jnp.asarray(y), f[:count], f[count:], root, power, derivatives=True)
+        functions = (value, jax.grad(value), jax.hessian(value))
+        return by_hand, [jax.vmap(h, in_axes=1, out_axes=axis)(f) for axis, h in enumerate(functions)]
+
+    found, (values, gradients, wanted) = both(points)
+    np.testing.assert_allclose(found.value, values, rtol=1e-13)
+    np.testing.assert_allclose(found.gradient, gradients, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(-jnp.einsum("pks,pls->kls", found.fit, found.fit), wanted[count:, count:], atol=1e-11)
+    if count:
+        np.testing.assert_allclose(found.second, wanted[:count, :count], rtol=1e-11, atol=1e-11)
+        np.testing.assert_allclose(found.cross, wanted[:count, count:], rtol=1e-11, atol=1e-11)
+
+
+AT_NODES = {
+    "softplus": (ng.likelihoods.HeteroscedasticGaussian(), [0.7]),
+    "exp": (ng.likelihoods.HeteroscedasticGaussian("exp"), [0.7]),
+    "network": (ng.likelihoods.RegressionNetwork(3, 2, NOISE, weight_offset=0.1), [0.7, -0.3, 0.2]),
+    "one output": (ng.likelihoods.RegressionNetwork(1, 2, 0.3, weight_offset=[[0.5, -0.2]]), [0.7]),
+}
+
+
+@pytest.mark.parametrize("name", AT_NODES)
+def test_derivatives_by_hand_of_log_prob(name):
+    likelihood, y = AT_NODES[name]
+    points = np.random.default_rng(2).normal(size=(likelihood.num_latents, 5))
+    if likelihood.num_latents == 2:
+        points[1] = [-30.0, -21.0, -3.0, 0.0, 40.0]  # both forms of the logarithm of softplus
+
+    def value(f):
+        return row_log_prob(likelihood, jnp.asarray(y), f)
+
+    @jax.jit
+    def both(f):
+        functions = (value, jax.grad(value), jax.hessian(value))
+        by_hand = row_log_prob_at_nodes(likelihood, jnp.asarray(y), f)
+        return by_hand, [jax.vmap(h, in_axes=1, out_axes=axis)(f) for axis, h in enumerate(functions)]
+
+    for found, wanted in zip(*both(jnp.asarray(points)), strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-11, atol=1e-12)

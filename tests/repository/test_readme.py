@@ -30,6 +30,7 @@ PAGES = [
     "docs/fitting.md",
     "docs/time.md",
     "docs/linear.md",
+    "docs/tables.md",
     "docs/sparse.md",
     "docs/scaling.md",
     "docs/latents.md",

@@ -1,5 +1,7 @@
 """Programs that are compiled again, with more effort, once they have run for long."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -51,10 +53,18 @@ def counted(calls):
     return Tiers(lambda: quick, lambda: thorough, 1)
 
 
+def call(programs, *args, **options):
+    return programs.run(args, *jax.tree.flatten(programs.dynamic(args)), jax.block_until_ready, **options)
+
+
+def prepared(programs, *args):
+    return programs.prepared(args, *jax.tree.flatten(programs.dynamic(args)))
+
+
 def test_a_program_is_replaced_once_it_has_run_for_long(impatient):
     calls = []
     programs = counted(calls)
-    found = run_often(lambda *args: programs.run(args, jax.block_until_ready), {"x": X}, 3, 0.5)
+    found = run_often(functools.partial(call, programs), {"x": X}, 3, 0.5)
     assert calls == ["quick", "quick", "thorough lowered", "quick"]
     for answer in found:
         np.testing.assert_allclose(answer, 3.0 * np.sin(X) + 0.5, rtol=1e-6)
@@ -63,12 +73,10 @@ def test_a_program_is_replaced_once_it_has_run_for_long(impatient):
 def test_other_shapes_and_static_values_are_other_programs(impatient):
     calls = []
     programs = counted(calls)
-    run_often(lambda *args: programs.run(args, jax.block_until_ready), {"x": X}, 3, 0.5)
+    run_often(functools.partial(call, programs), {"x": X}, 3, 0.5)
     before = len(calls)
     for args in (({"x": X[:4]}, 3, 0.5), ({"x": X}, 4, 0.5)):
-        np.testing.assert_allclose(
-            programs.run(args, jax.block_until_ready), args[1] * np.sin(args[0]["x"]) + 0.5, rtol=1e-6
-        )
+        np.testing.assert_allclose(call(programs, *args), args[1] * np.sin(args[0]["x"]) + 0.5, rtol=1e-6)
     assert calls[before:] == ["quick", "quick"]
 
 
@@ -76,7 +84,7 @@ def test_a_program_that_is_used_little_is_not_compiled_again(monkeypatch):
     monkeypatch.setattr(tiers, "_PATIENCE", np.inf)
     calls = []
     programs = counted(calls)
-    run_often(lambda *args: programs.run(args, jax.block_until_ready), {"x": X}, 3, 0.5)
+    run_often(functools.partial(call, programs), {"x": X}, 3, 0.5)
     assert calls == ["quick"] * 4
 
 
@@ -95,3 +103,40 @@ def test_donated_arrays_are_donated_by_both(impatient):
     for _ in range(4):
         np.testing.assert_allclose(function({"x": jnp.asarray(X)}, 3, 0.5), 3.0 * np.sin(X) + 0.5, rtol=1e-6)
         wait_for_compilations()
+
+
+def test_a_program_is_compiled_before_it_is_called(impatient):
+    calls = []
+    programs = counted(calls)
+    args = {"x": X}, 3, 0.5
+    assert prepared(programs, *args) is None
+    use = programs.prepare(args)
+    wait_for_compilations()
+    assert use is not None and use.successor is not None and programs.prepare(args) is use
+    np.testing.assert_allclose(call(programs, *args), 3.0 * np.sin(X) + 0.5, rtol=1e-6)
+    ready = prepared(programs, *args)
+    assert ready is not None and prepared(programs, {"x": X[:4]}, 3, 0.5) is None
+    np.testing.assert_allclose(ready(), 3.0 * np.sin(X) + 0.5, rtol=1e-6)
+    assert calls == ["thorough lowered"]
+
+
+def test_nothing_is_prepared_while_something_is_compiled(impatient, monkeypatch):
+    monkeypatch.setattr(tiers, "is_compiling", lambda: True)
+    calls = []
+    assert counted(calls).prepare(({"x": X}, 3, 0.5)) is None
+    assert not calls
+
+
+def test_a_program_that_is_soon_to_be_unused_is_not_compiled_again(impatient):
+    calls = []
+    programs = counted(calls)
+    run_often(functools.partial(call, programs, again=False), {"x": X}, 3, 0.5)
+    assert calls == ["quick"] * 4
+
+
+def test_programs_of_more_effort_are_prepared_too(impatient):
+    function = compiled(scaled, static_argnums=1)
+    args = {"x": X}, 3, 0.5
+    function.prepare(*args)
+    wait_for_compilations()
+    np.testing.assert_allclose(function(*args, work=1e9), 3.0 * np.sin(X) + 0.5, rtol=1e-6)

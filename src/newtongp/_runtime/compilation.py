@@ -42,7 +42,6 @@ _OPTIONS: dict[str, dict[str, Any]] = {
 }
 _SMALL_ARGUMENTS, _LITTLE_WORK = 2**19, 2**17
 """The number of array elements up to which a program that runs once, or iterates, is compiled with low effort."""
-_ZERO = np.float32(0.0)
 _ONE_THREAD = 2**23
 """The number of array elements up to which linear algebra runs on one thread: matrices of about 1000 rows."""
 
@@ -51,11 +50,13 @@ def compiled(
     function: Callable,
     static_argnums: int | tuple[int, ...] = (),
     donate_argnums: int | tuple[int, ...] = (),
-) -> Callable:
+) -> Any:
     """`jax.jit` with an effort and a number of threads that are chosen for each call.
 
     They depend on `work`, the number of array elements that the program processes, or processes per step if it
     iterates. By default that is the size of its arguments. With `full`, the effort is full unless there is little work.
+    Without `again`, the program is not compiled a second time. `prepare`, an attribute, compiles a program for such
+    arguments in the background (`Tiers.prepare`).
     """
 
     @functools.cache
@@ -67,32 +68,44 @@ def compiled(
     tiers = Tiers(lambda: jitted("low"), lambda: jitted("medium"), static_argnums)
 
     @functools.wraps(function)
-    def call(*args: Any, work: float | None = None, full: bool = False) -> Any:
-        leaves = jax.tree.leaves(args)
+    def call(*args: Any, work: float | None = None, full: bool = False, again: bool = True) -> Any:
+        leaves, structure = jax.tree.flatten(tiers.dynamic(args))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return jitted(None)(*args)  # part of a larger program, which has its own options
-        size = sum(np.size(leaf) for leaf in leaves)
+        size = sum(getattr(leaf, "size", 1) for leaf in leaves)
         little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
         elements = size if work is None else work
         kept = traces.are_kept()
         # What is compiled once for all processes is worth more than low effort.
-        effort = _forced() or ("low" if little and not kept else "full" if full else "medium")
+        forced = forced_effort()
+        effort = forced or ("low" if little and not kept else "full" if full else "medium")
         with at_once(), blas_threads_for(elements):
-            if effort == "low" and _forced() is None:
-                return tiers.run(args, wait_for)
+            if effort == "low" and forced is None:
+                return tiers.run(args, leaves, structure, wait_for, again)
+            ready = tiers.prepared(args, leaves, structure) if forced is None else None
+            if ready is not None:
+                return wait_for(ready())
             answer = traced(args, _options(effort)) if kept else None
             if answer is None:
                 answer = jitted(effort)(*args)
             return answer if elements > _ONE_THREAD else wait_for(answer)
 
+    vars(call)["prepare"] = lambda *args: tiers.prepare(args)
     return call
 
 
 def at_once() -> contextlib.AbstractContextManager[Any]:
     """A context in which concrete arguments are computed with at once, even while a function around this is traced."""
     # Elsewhere it would compile every constant in a program by itself.
-    is_traced = isinstance(jax.device_put(_ZERO), jax.core.Tracer)
+    is_traced = isinstance(jax.device_put(_zero()), jax.core.Tracer)
     return jax.ensure_compile_time_eval() if is_traced else contextlib.nullcontext()
+
+
+@functools.cache
+def _zero() -> jax.Array:
+    """A number on the device: looking at it takes a fraction of the time of putting one there."""
+    with jax.ensure_compile_time_eval():
+        return jax.device_put(np.float32(0.0))
 
 
 def blas_threads_for(elements: float) -> contextlib.AbstractContextManager[None]:
@@ -109,7 +122,7 @@ def wait_for(answer: Any) -> Any:
         raise
 
 
-def _forced() -> Effort | None:
+def forced_effort() -> Effort | None:
     """The level that the environment sets for everything, if any."""
     level = os.environ.get("NEWTONGP_EFFORT")
     if level is None or level == "":

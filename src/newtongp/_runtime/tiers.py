@@ -2,7 +2,7 @@
 
 A program that was compiled with low effort is compiled with medium effort, in a thread of its own, once it has run for
 as long as its first call took, and for at least a second. Nobody waits for the second compilation: the first program
-runs until it is ready.
+runs until it is ready. A program can also be compiled in this way before it is called for the first time.
 """
 
 import functools
@@ -16,11 +16,11 @@ import numpy as np
 
 from . import traces
 
-_PATIENCE, _LEAST = 1.0, 1.0
+_PATIENCE, LEAST = 1.0, 1.0
 """How long a program runs before it is compiled again, in durations of its first call, and at least in seconds."""
 
 
-class _Use:
+class Use:
     """How long a program has run, and what has taken its place."""
 
     def __init__(self):
@@ -39,37 +39,67 @@ class Tiers:
     def __init__(self, quick: Callable[[], Any], thorough: Callable[[], Any], static: int | tuple[int, ...]):
         self._quick, self._thorough = quick, thorough
         self._static = (static,) if isinstance(static, int) else static
-        self._uses: dict[Any, _Use] = {}
+        self._uses: dict[Any, Use] = {}
+        self._prepares = False
 
-    def run(self, args: tuple, wait_for: Callable[[Any], Any]) -> Any:
-        """The function's value, for which `wait_for` waits."""
-        dynamic = tuple(arg for i, arg in enumerate(args) if i not in self._static)
-        use = self._use(args, dynamic)
+    def prepare(self, args: tuple) -> Use | None:
+        """Start compiling the program for such arguments, thoroughly and in the background.
+
+        Calls use it once `successor` is there. None if nothing was started: where programs cannot be replaced, or while
+        another one is being compiled.
+        """
+        use = self._use(args, *jax.tree.flatten(self.dynamic(args)))
+        if use is None or use.replaced:
+            return use
+        # Tracing takes long: not in vain.
+        if is_compiling():
+            return None
+        if not _in_background(functools.partial(_replace, use, self._thorough().lower(*args))):
+            return None
+        use.replaced = self._prepares = True
+        return use
+
+    def prepared(self, args: tuple, leaves: list, structure: Any) -> Callable[[], Any] | None:
+        """The function's value as a function, if the program was prepared and is ready; `leaves` as for `run`."""
+        use = self._use(args, leaves, structure) if self._prepares else None
+        if use is None or use.successor is None:
+            return None
+        return functools.partial(use.successor, *self.dynamic(args))
+
+    def run(self, args: tuple, leaves: list, structure: Any, wait_for: Callable[[Any], Any], again: bool = True) -> Any:
+        """The function's value, for which `wait_for` waits. With `again`, the program is replaced if that is due.
+
+        `leaves` and `structure` are those of the arguments that are not static.
+        """
+        use = self._use(args, leaves, structure)
         if use is None:
             return wait_for(self._quick()(*args))
         if use.successor is not None:
-            return wait_for(use.successor(*dynamic))
-        if use.seconds > use.patience and not use.replaced:
+            return wait_for(use.successor(*self.dynamic(args)))
+        if again and use.seconds > use.patience and not use.replaced:
             # Tracing is done here, as it depends on settings of this thread.
             use.replaced = _in_background(functools.partial(_replace, use, self._thorough().lower(*args)))
         started = time.perf_counter()
         answer = wait_for(self._quick()(*args))
         elapsed = time.perf_counter() - started
-        if np.isinf(use.patience):
-            use.patience = _PATIENCE * max(elapsed, _LEAST)
+        if use.patience == np.inf:
+            use.patience = _PATIENCE * max(elapsed, LEAST)
         else:
             use.seconds += elapsed
         return answer
 
-    def _use(self, args: tuple, dynamic: tuple) -> _Use | None:
+    def dynamic(self, args: tuple) -> tuple:
+        """The arguments that are not static."""
+        return tuple(arg for i, arg in enumerate(args) if i not in self._static) if self._static else args
+
+    def _use(self, args: tuple, leaves: list, structure: Any) -> Use | None:
         """What is known of the program for such arguments; None where it cannot be replaced."""
         if jax.device_count() > 1 or traces.is_debugged():
             return None
-        leaves, structure = jax.tree.flatten(dynamic)
         static = tuple(args[i] for i in self._static if i < len(args))
         try:
             known = structure, tuple(map(_kind, leaves)), static, traces.circumstances()
-            return self._uses.setdefault(known, _Use())
+            return self._uses.get(known) or self._uses.setdefault(known, Use())
         except TypeError:  # a static value that cannot be hashed
             return None
 
@@ -79,7 +109,7 @@ def _kind(leaf: Any) -> Any:
     return type(leaf) if dtype is None else (leaf.shape, dtype, getattr(leaf, "weak_type", False))
 
 
-def _replace(use: _Use, lowered: Any) -> None:
+def _replace(use: Use, lowered: Any) -> None:
     use.successor = lowered.compile()
 
 
@@ -91,12 +121,17 @@ def _in_background(job: Callable[[], None]) -> bool:
 
     Python waits for the thread when it exits: a process that ends while XLA is compiling can crash.
     """
-    if any(thread.is_alive() for thread in _threads):
+    if is_compiling():
         return False
     thread = threading.Thread(target=job, name="newtongp-compiler")
     _threads[:] = [thread]
     thread.start()
     return True
+
+
+def is_compiling() -> bool:
+    """Whether a program is being compiled in the background."""
+    return any(thread.is_alive() for thread in _threads)
 
 
 def wait_for_compilations() -> None:

@@ -5,16 +5,19 @@ record, which takes no computation until the record ends.
 """
 
 import functools
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._runtime import tiers
 from .._runtime.double import in_double, to_host
 from ..inference.compatibility import starts_from_sweep
 from ..inference.loop import work_of
+from ..inference.own_sizes import Use
 from ..inference.problem import Setup
-from ..inference.starts import START_PRECISIONS, inside_support, swept
+from ..inference.starts import START_PRECISIONS, inside_support, swept_sites
 from ..kernels.definite import find_indefinite, is_own
 from ..numerics.gaussian import Sites
 from ..priors.markov import MarkovGP
@@ -50,8 +53,9 @@ class Evaluator:
         max_steps: int,
         record_file: "RecordFile | None",
         report_progress: Callable[[int, float], None],
+        use: Use | None = None,
     ):
-        self.setup, self.method, self.step, self.space = setup, method, step, space
+        self.setup, self.method, self.step, self.space, self.use = setup, method, step, space, use
         self.max_steps = max_steps
         self.record_file, self.report_progress = record_file, report_progress
         self.record: list[Entry] = []
@@ -61,7 +65,7 @@ class Evaluator:
         initial = getattr(method, "initial_precision", 0.01)
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
         if starts_from_sweep(method, setup.bound.likelihood):
-            self.sites = to_host(swept(setup.problem, setup.data.x))
+            self.sites = swept_sites(setup)
         self.precisions = (-1.0, initial, *(precision for precision in START_PRECISIONS if precision > initial))
         self.best: tuple[float, np.ndarray, Any] | None = None
         self.last: Any = None
@@ -144,9 +148,21 @@ class Evaluator:
 
     def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
         """Inference from these sites, or from sites of this precision at the prior mean."""
+        started = time.perf_counter()
+        arguments = self._arguments(unconstrained, sites, precision)
+        again = self.use is None or not self.use.is_last
+        evaluation = to_host(objective.evaluate(*arguments, work=self.work, again=again))
+        if self.use is not None:
+            self.use.note(time.perf_counter() - started)
+        return evaluation
+
+    def _arguments(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> tuple:
         problem = self.space.slots, self.setup.bound, unconstrained, self.method, self.step
-        options = sites, precision, self.max_steps, INNER_TOLERANCE
-        return to_host(objective.evaluate(*problem, *options, work=self.work))
+        return *problem, sites, precision, self.max_steps, INNER_TOLERANCE
+
+    def prepare(self) -> tiers.Use | None:
+        """Start compiling evaluations in the background."""
+        return objective.evaluate.prepare(*self._arguments(self.space.middle, self.sites, -1.0))
 
     def _is_definite(self, unconstrained: np.ndarray) -> bool:
         """Whether the kernel is positive semi-definite at these values; only users' own kernels are checked."""

@@ -16,13 +16,14 @@ from .._runtime.double import in_double
 from ..inference.compatibility import check_choices
 from ..inference.infer import Run
 from ..inference.loop import MOST_STEPS
+from ..inference.own_sizes import in_own_size
 from ..inference.prior_check import check_prior
 from ..inference.problem import Setup
 from ..inference.steps.double_loop import DoubleLoop
 from ..inputs import memory
 from ..inputs.data import read_inputs
 from ..inputs.tables import bind
-from ..model import Model
+from ..model import Model, from_formulas
 from ..priors.by_name import for_columns
 from ..priors.sparse import SparseGP
 from ..results.fit_result import FitResult
@@ -42,7 +43,7 @@ _GRADIENTS = 4.0
 
 @in_double
 def fit(
-    model: Model,
+    model: Any,
     x: Any,
     y: Any = None,
     method: Any = None,
@@ -62,6 +63,7 @@ def fit(
     batch_size: int | None = None,
     learning_rate: float = 0.05,
     check_memory: bool = True,
+    effects: Any = None,
 ) -> FitResult:
     """Learn the hyperparameters of the model from data, and infer the posterior with them.
 
@@ -81,6 +83,10 @@ def fit(
     4000 rows of a `GP`. `checkpoint` is a file to save the progress in and to resume from. The result is that of
     `infer` with the learned hyperparameters in `result.model`, and has a `summary()`.
 
+    A formula may be given instead of a model, followed by the table and a likelihood:
+    `fit("seizures ~ treatment + (1 | patient)", table, "poisson")`. Its fixed effects have the prior `effects`, "wide"
+    by default (see `newtongp.terms.from_formula`).
+
     With `batch_size`, a `SparseGP` is learned from that many rows at a time, by Adam with `learning_rate` in the
     logarithms of positive parameters. x and y may then be anything that `infer` accepts in batches, `key` determines
     the order of the rows, and `max_steps` counts passes over the data. Learning ends when the energy no longer falls by
@@ -94,6 +100,7 @@ def fit(
     >>> result.status.name, bool(0.5 < result.parameters["kernel.lengthscale"] < 10.0)
     ('CONVERGED', True)
     """
+    model, y = from_formulas(model, y, effects)
     whole(max_steps, "max_steps", 0, such_as=100)
     whole(restarts, "restarts", 0)
     whole(inference_steps, "inference_steps", 1, MOST_STEPS, such_as=200)
@@ -136,8 +143,17 @@ def fit(
     if checkpoint is not None:
         record_file = RecordFile(checkpoint, setup, (method, step, space.priors), space, int(inference_steps))
     started = time.perf_counter()
+    choices = method, step, space, int(inference_steps), record_file
     with _progress(progress) as report_progress:
-        evaluator = Evaluator(setup, method, step, space, int(inference_steps), record_file, report_progress)
+        use = None
+        if record_file is None:  # it has the sites of all positions
+            setup, use = in_own_size(
+                setup,
+                (method, step),
+                ("fit", space.slots),
+                lambda own: Evaluator(own, *choices, report_progress).prepare(),
+            )
+        evaluator = Evaluator(setup, *choices, report_progress, use)
         searches, trace, interrupted, hessian = [], [], False, None
         try:
             for start in starts_of(evaluator, int(restarts), key):

@@ -14,12 +14,13 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._runtime import tiers
 from .._runtime.compilation import compiled, wait_for
 from .._runtime.double import in_double, to_host
 from ..inputs import memory
 from ..inputs.data import read_sites
 from ..methods.rule import Method
-from ..model import Model
+from ..model import Model, from_formulas
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.size_classes import first_rows
 from ..numerics.small import smallest_eigenvalue
@@ -29,10 +30,11 @@ from ..results.status import ConvergenceWarning, Status
 from ..validation.arguments import as_key, flag, tolerance, whole
 from .compatibility import check_choices, starts_from_sweep
 from .double_loop import descend
-from .loop import Loop, Report, Trail, in_blocks, report_of, run_slice, start_loop, work_of
+from .loop import Loop, Report, Trail, at_many_nodes, report_of, run_slice, start_loop, work_of
+from .own_sizes import Use, in_own_size
 from .problem import Setup
 from .solve import CLOSE
-from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept
+from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept_sites
 from .steps.base import Step
 from .steps.double_loop import DoubleLoop
 
@@ -45,6 +47,14 @@ def posterior_of(prior: Prior, workspace: Workspace, sites: Sites, rows: int) ->
         return posterior
     marginals = posterior.marginals if refined is None else workspace.at_rows(refined)
     return eqx.tree_at(lambda posterior: posterior.marginals, posterior, first_rows(marginals, rows))
+
+
+@in_double
+def _posterior_in_class(setup: Setup, sites: Sites) -> Any:
+    """`posterior_of` for the sites of a setup, filled up to its size class."""
+    in_class = setup.with_size(setup.size_class)
+    sites = in_class.sites_from(setup, sites)
+    return posterior_of(setup.model.prior, in_class.problem.workspace, sites, setup.rows)
 
 
 @compiled
@@ -97,8 +107,8 @@ def _energy(loop: Loop) -> float:
 class Run:
     """One call of `infer` or `iterate`: the problem, the method, the step, and the start."""
 
-    def __init__(self, setup: Setup, method, step, sites, tol):
-        self.method, self.step = method, step
+    def __init__(self, setup: Setup, method, step, sites, tol, use: Use | None = None):
+        self.setup, self.method, self.step, self.use = setup, method, step, use
         self.model, self.order, self.problem, self.data = setup.model, setup.order, setup.problem, setup.data
         self.columns = setup.columns
         self.tol = tolerance(tol)
@@ -125,7 +135,7 @@ class Run:
         rows, latents = self.problem.workspace.mean.shape
         at_prior = Sites.constant(rows, latents, self.method.initial_precision)
         if starts_from_sweep(self.method, self.problem.likelihood):
-            sites = to_host(swept(self.problem, self.data.x))
+            sites = swept_sites(self.setup)
             if self._energy_at(sites) < self._energy_at(at_prior):
                 yield sites
         if self.model.prior.is_proper:
@@ -170,11 +180,23 @@ class Run:
         """Continue until `until` steps have been accepted or inference has ended."""
         while int(loop.status) == Status.RUNNING.value and int(loop.steps) < until:
             before, started = max(0, int(loop.steps)), time.perf_counter()
-            near = min(until, before + _CAPACITY)
-            arguments = self.problem, self.method, self.step, loop, near, self.tol, track.trials
-            loop, remaining = wait_for(run_slice(*arguments, work=self.work, full=in_blocks(self.problem, self.method)))
-            track.note(loop, before, int(remaining), time.perf_counter() - started)
+            arguments = self._arguments(loop, min(until, before + _CAPACITY), track)
+            full, again = at_many_nodes(self.problem, self.method), self.use is None or not self.use.is_last
+            loop, remaining = wait_for(run_slice(*arguments, work=self.work, full=full, again=again))
+            elapsed = time.perf_counter() - started
+            track.note(loop, before, int(remaining), elapsed)
+            if self.use is not None:
+                self.use.note(elapsed)
         return loop
+
+    def _arguments(self, loop: Loop, until: int, track: "_Track") -> tuple:
+        return self.problem, self.method, self.step, loop, until, self.tol, track.trials
+
+    def prepare(self) -> tiers.Use | None:
+        """Start compiling the loop in the background."""
+        rows, latents = self.problem.workspace.mean.shape
+        loop, track = self._start(Sites.constant(rows, latents, self.method.initial_precision))
+        return run_slice.prepare(*self._arguments(loop, 0, track))
 
     def finish(self, until: int) -> Report:
         """Run from the start, for at most `until` steps."""
@@ -186,9 +208,12 @@ class Run:
 
     def _follow(self, sites: Sites, until: int) -> tuple[Loop, "_Track"]:
         """Run from these sites, for at most `until` steps."""
-        track = _Track(1 if self.takes_long else _FIRST_TRIALS)
-        start = start_loop(self.problem, self.method, self.step, sites, _CAPACITY)
+        start, track = self._start(sites)
         return self.advance(start, until, track), track
+
+    def _start(self, sites: Sites) -> tuple[Loop, "_Track"]:
+        start = start_loop(self.problem, self.method, self.step, sites, _CAPACITY)
+        return start, _Track(1 if self.takes_long else _FIRST_TRIALS)
 
     def _descended(self, sites: Sites) -> Sites:
         """The result of the double loop from these sites, if the step is one; otherwise the sites themselves."""
@@ -242,6 +267,8 @@ class Run:
 
     def condition(self, sites: Sites) -> Callable[[], Any]:
         """A function that returns q(f) given the sites of all positions."""
+        if self.setup.size != self.setup.size_class:
+            return functools.partial(_posterior_in_class, self.setup, sites)
         return functools.partial(posterior_of, self.model.prior, self.problem.workspace, sites, self.data.x.shape[0])
 
     def result(self, report: Report) -> Result:
@@ -272,7 +299,7 @@ def _smallest_eigenvalues(precisions: Float[Array, "N D D"]) -> Float[Array, " N
 
 @in_double
 def infer(
-    model: Model,
+    model: Any,
     x: Any,
     y: Any = None,
     method: Method | None = None,
@@ -285,6 +312,7 @@ def infer(
     batch_size: int | None = None,
     key: Any = None,
     check_memory: bool = True,
+    effects: Any = None,
 ) -> Result:
     """The Gaussian posterior of the model given data, for fixed hyperparameters.
 
@@ -296,6 +324,8 @@ def infer(
     A problem that would not fit in memory raises MemoryError before it starts, unless `check_memory=False`. Ctrl-C ends
     the run within about a second, or after the current step if that takes longer.
 
+    A formula may be given instead of a model, followed by the table and a likelihood, as for `fit`.
+
     With `batch_size`, a `SparseGP` is updated by that many rows at a time, in a random order determined by `key`, and
     `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps.
     Alternatively, x provides chunks `(x, y)` of the data, and y is omitted.
@@ -306,6 +336,7 @@ def infer(
     >>> result.status.name, result.posterior.marginals.mean.shape
     ('CONVERGED', (4, 1))
     """
+    model, y = from_formulas(model, y, effects)
     whole(max_steps, "max_steps", 0, such_as=100)
     throw, progress = flag(throw, "throw"), flag(progress, "progress")
     key = None if key is None else as_key(key)
@@ -315,7 +346,7 @@ def infer(
     else:
         method, step = check_choices(model, method, step)
         with memory.checked(check_memory):
-            run = Run(Setup(model, x, y), method, step, sites, tol)
+            run = _run(Setup(model, x, y), method, step, sites, tol)
         result = run.result(_with_progress(run, int(max_steps)) if progress else run.finish(int(max_steps)))
         detail = run.bound(result)
         if detail is not None:
@@ -325,6 +356,15 @@ def infer(
     if not result.status.ok and throw:
         _warn(result.status, result.residual, stacklevel=4)
     return result
+
+
+def _run(setup: Setup, method, step, sites, tol) -> Run:
+    """A run in the size class, or in the size of its own that this number of rows has."""
+    # What a double loop does before the loop over steps has no program of another size.
+    if isinstance(step, DoubleLoop):
+        return Run(setup, method, step, sites, tol)
+    setup, use = in_own_size(setup, (method, step), "infer", lambda own: Run(own, method, step, None, tol).prepare())
+    return Run(setup, method, step, sites, tol, use)
 
 
 def _in_batches(model, x, y, method, step, max_steps, tol, sites, progress, batch_size, key) -> Result:

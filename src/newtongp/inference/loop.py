@@ -31,7 +31,7 @@ from .problem import Problem, Setup
 from .steps.base import Move, Outcome, Step
 from .steps.endings import failure_of, is_sound, rounding_of, status_after
 
-_MANY_NODES, _BLOCK = 2**12, 2**10
+_MANY_ROWS, _BLOCK = 2**12, 2**10
 """The number of rows from which the nodes of all rows do not fit in a cache, and of rows with one latent that do."""
 _CACHED_NUMBERS = 2**16
 """The number of second derivatives at the nodes of several latents that fit in a cache."""
@@ -88,9 +88,9 @@ def expand_rows(problem: Problem, method: Method, sites: Sites) -> tuple[Conditi
     return conditioned, expansions, numbers
 
 
-def in_blocks(problem: Problem, method: Method) -> bool:
-    """Whether rows are processed in blocks: if there are many, and each is integrated over nodes."""
-    return problem.y.shape[0] >= _MANY_NODES and method.target.integrates(problem.likelihood, method.cubature)
+def at_many_nodes(problem: Problem, method: Method) -> bool:
+    """Whether most of a step is spent at nodes, so that the longest compilation is worthwhile."""
+    return problem.y.shape[0] >= _MANY_ROWS and method.target.integrates(problem.likelihood, method.cubature)
 
 
 def work_of(setup: Setup, method: Method) -> float:
@@ -103,7 +103,7 @@ def work_of(setup: Setup, method: Method) -> float:
     if method.target.integrates(setup.bound.likelihood, method.cubature):
         nodes = _DEFAULT_NODES if method.cubature is None else len(method.cubature.rule(latents)[1])
     prior = setup.model.prior
-    filled = fill_rows(setup.data.x, prior.size_class(setup.data.x.shape[0]))
+    filled = fill_rows(setup.data.x, setup.size)
     return prior.memory(filled) / 8.0 + _GAIN_AT_NODES * rows * latents * nodes
 
 
@@ -113,9 +113,12 @@ def block_of(problem: Problem, method: Method) -> int | None:
     It divides the number of rows, because a remainder would need a second compiled program.
     """
     rows, likelihood, target = problem.y.shape[0], problem.likelihood, method.target
-    if likelihood.num_latents == 1 or not target.integrates(likelihood, method.cubature):
+    integrates = target.integrates(likelihood, method.cubature)
+    if likelihood.num_latents == 1 or not integrates:
+        # What is not in blocks may be computed again wherever it is used.
+        worth_it = rows >= _MANY_ROWS and (integrates or (likelihood.long_formulas and target.uses_covariance))
         divisors = (size for size in (_BLOCK, _BLOCK // 2, _BLOCK // 4) if rows % size == 0)
-        return next(divisors, None) if in_blocks(problem, method) else None
+        return next(divisors, None) if worth_it else None
     numbers = numbers_per_row(likelihood, method.cubature, target.power > 0.0)
     most = min(max(1, _CACHED_NUMBERS // numbers), rows)
     block = next(size for size in range(most, 0, -1) if rows % size == 0)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from .._runtime.compilation import compiled
+from .._runtime.double import to_host
 from ..inputs import memory
 from ..inputs.data import columns_of, read_data
 from ..inputs.tables import bind
@@ -18,7 +19,7 @@ from ..kernels.definite import check_definite
 from ..likelihoods.base import Likelihood, map_row_parameters
 from ..model import Model
 from ..numerics.gaussian import Sites
-from ..priors.base import Prior, Workspace
+from ..priors.base import Layout, Prior, Workspace
 from ..priors.markov import MarkovGP
 
 
@@ -106,14 +107,32 @@ class Setup:
         kernel = getattr(model.prior, "kernel", None)
         if kernel is not None:
             check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
-        count = self.data.x.shape[0]
         # A subclass with a layout of its own may know nothing of size classes.
         fills = "size" in inspect.signature(model.prior.layout).parameters
-        size = model.prior.size_class(count) if fills else count
-        layout = model.prior.layout(self.data.x) if size == count else model.prior.layout(self.data.x, size)
-        self.order = Order.of(_rows_of_data(layout.rows, count, size), count)
+        self.size_class = model.prior.size_class(self.rows) if fills else self.rows
+        self.size = self.size_class
+        """The number of rows with those that fill it up."""
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of the data."""
+        return self.data.x.shape[0]
+
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        prior, x = self.model.prior, self.data.x
+        return prior.layout(x) if self.size == self.rows else prior.layout(x, self.size)
+
+    @functools.cached_property
+    def order(self) -> Order:
+        """The order of the rows."""
+        return Order.of(_rows_of_data(self._layout.rows, self.rows, self.size), self.rows)
+
+    @functools.cached_property
+    def bound(self) -> BoundModel:
+        """The model at the data."""
         y, observed = self.order.positions(self.data.y), self.order.positions(self.data.observed, fill=False)
-        self.bound = BoundModel(model.prior, self._likelihood(), layout.inputs, *jax.device_put((y, observed)))
+        return BoundModel(self.model.prior, self._likelihood(), self._layout.inputs, *jax.device_put((y, observed)))
 
     def _likelihood(self) -> Likelihood:
         return self.order.likelihood(self.data.likelihood(self.model.likelihood))
@@ -127,12 +146,26 @@ class Setup:
 
     def with_model(self, model: Model) -> "Setup":
         """The same data with other hyperparameters."""
-        other = object.__new__(Setup)
-        other.model, other.data, other.order, other.memory = model, self.data, self.order, self.memory
-        other.columns = self.columns
+        other = self._copy(self.size)
+        other.model, other.order = model, self.order
         inputs = model.prior.refresh_inputs(self.bound.inputs)
         other.bound = BoundModel(model.prior, other._likelihood(), inputs, self.bound.y, self.bound.observed)
         return other
+
+    def with_size(self, size: int) -> "Setup":
+        """The same data, filled up to another number of rows."""
+        return self if size == self.size else self._copy(size)
+
+    def _copy(self, size: int) -> "Setup":
+        """This setup, to be laid out in another way."""
+        other = object.__new__(Setup)
+        other.model, other.data, other.columns, other.memory = self.model, self.data, self.columns, self.memory
+        other.size_class, other.size = self.size_class, size
+        return other
+
+    def sites_from(self, other: "Setup", sites: Sites) -> Sites:
+        """Sites of positions here, from those of the positions of another setup of the same data."""
+        return sites if other is self else self.order.sites(other.order.rows(to_host(sites)))
 
 
 def _rows_of_data(rows: np.ndarray | None, count: int, size: int) -> np.ndarray | None:

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._runtime.compilation import compiled
+from .._runtime.double import to_host
 from ..likelihoods.base import Likelihood, one_row, over_rows, row_axes, row_log_prob
 from ..methods.presets import PosteriorLinearisation
 from ..methods.rule import Method, expansion_around, propose
@@ -25,7 +26,7 @@ from ..numerics.cubature import Unscented
 from ..numerics.gaussian import Gaussian, Sites
 from ..priors.temporal import ChainWorkspace
 from .loop import propose_rows
-from .problem import Problem
+from .problem import Problem, Setup
 
 START_PRECISIONS = (0.0, 1e-2, 1.0, 1e2, 1e4, 1e6)
 """Precisions of sites at the prior mean. If inference fails from one, the next is tried."""
@@ -36,6 +37,12 @@ HOPELESS = 1e6
 _ROW_BY_ROW, _BLOCKS = 64, 16
 """Without an order of time, up to 64 rows are swept one by one, and more in 16 blocks. Each block costs as much as a
 step."""
+
+
+def swept_sites(setup: Setup) -> Sites:
+    """`swept`, for the positions of a setup. It runs in the size class, in whatever size inference runs."""
+    in_class = setup.with_size(setup.size_class)
+    return setup.sites_from(in_class, to_host(swept(in_class.problem, setup.data.x)))
 
 
 def swept(problem: Problem, x: np.ndarray) -> Sites:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..likelihoods import support as supports
-from ..likelihoods.base import Likelihood, rows_given
+from ..likelihoods.base import Likelihood, named_columns, rows_given
 from ..likelihoods.partial import PartlyObserved, partly_problem
 from ..model import Model
 from ..numerics.gaussian import Sites
@@ -150,7 +150,9 @@ def read_data(
     x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"), like: Columns | TableColumns | None = None
 ) -> Data:
     """x and y as arrays, checked against each other and the model; NaN in y is missing."""
-    check_indexes(x, y, names)
+    check_indexes(x.table if isinstance(x, EncodedTable) else x, y, names)
+    if isinstance(x, EncodedTable) and x.encoding.output is not None and names[1] == "y":
+        names = names[0], f"y, column {x.encoding.output!r},"
     inputs = read_inputs(x, model, names[0], like)
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
     check_row_parameters(model.likelihood, inputs.shape[0])
@@ -247,12 +249,17 @@ def _check_support(y: np.ndarray, likelihood: Likelihood, name: str) -> None:
     try:
         likelihood.check_support(y)
     except ValueError as error:
-        where = "" if name == "y" else f"{name}: "
+        where = "" if name == "y" else f"{name.rstrip(',')}: "
         raise ValueError(f"{where}{error}") from None
 
 
 def check_row_parameters(likelihood: Likelihood, n: int) -> None:
     """Raise ValueError if a parameter of the likelihood has one value per row, but for another number of rows."""
+    for name, column in named_columns(likelihood).items():
+        raise ValueError(
+            f"{name} is given by the column {column!r} of a table, but x is not the table of a model of terms: give "
+            f"one value per row, as in {name}=table[{column!r}]"
+        )
     for name, given in rows_given(likelihood).items():
         if given != n:
             raise ValueError(

@@ -1,17 +1,19 @@
 """Binding additive models to tables: columns become numbers, and terms learn their sizes."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import numpy as np
 
 from .._runtime.double import in_double
-from ..likelihoods.base import Likelihood, row_mean, rows_given, with_row_parameters
-from ..priors.additive import Additive
-from ..terms.base import Units
+from ..likelihoods.base import Likelihood, named_columns, row_mean, rows_given, with_row_parameters
 from ..terms.columns import EncodedTable, TableColumns
-from ..terms.table import Table, is_table
 from ..validation.numbers import NotRealError, as_real
+
+if TYPE_CHECKING:  # models without terms do not need them, whose import takes time
+    from ..priors.additive import Additive
+    from ..terms.base import Units
+    from ..terms.table import Table
 
 
 def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
@@ -19,15 +21,20 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
 
     Models without terms are returned as they are.
     """
-    prior = getattr(model, "prior", None)
-    if not isinstance(prior, Additive) or isinstance(x, EncodedTable):
+    prior: Any = getattr(model, "prior", None)
+    if not getattr(prior, "over_table", False) or isinstance(x, EncodedTable):
         return model, x, y
+    from ..terms.table import Table, is_table
+
     if not is_table(x):
         raise ValueError(
             f"terms are over the named columns of a table, got x of type {type(x).__name__}: give a data frame of "
             'pandas, polars or pyarrow, or a mapping such as {"age": ages}'
         )
     table = Table(x, "x")
+    if y is None:
+        raise ValueError("y is missing: give the name of its column, as in fit(model, table, 'count'), or its values")
+    _check_terms(prior)
     output = y if isinstance(y, str) else None
     if output is not None:
         y = table[output].numbers_or_missing()
@@ -40,24 +47,59 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
     return eqx.tree_at(lambda m: (m.prior, m.likelihood), model, (bound, likelihood)), encoded, y
 
 
-def _with_columns(likelihood: Likelihood, table: Table) -> tuple[Likelihood, tuple[tuple[str, str], ...]]:
+def _check_terms(prior: "Additive") -> None:
+    """Raise ValueError if a latent has the same term twice, or two intercepts."""
+    from ..terms.linear import Linear
+
+    for terms in prior.latents:
+        labels = [(term.label, getattr(term, "intercept", None)) for term in terms.terms]
+        twice = next((label for label, _ in labels if labels.count((label, _)) > 1), None)
+        if twice is not None:
+            raise ValueError(
+                f"the model has the term {twice} twice, so that its parts cannot be told apart: leave one out, or give "
+                "one term the sum of both kernels"
+            )
+        both = [term.label for term in terms.terms if isinstance(term, Linear) and term.intercept]
+        if len(both) > 1:
+            raise ValueError(
+                f"{both[0]} and {both[1]} both have an intercept, which cannot be told apart: write one Linear with "
+                "all columns, or intercept=False in one of them"
+            )
+
+
+def _with_columns(likelihood: Likelihood, table: "Table") -> tuple[Likelihood, tuple[tuple[str, str], ...]]:
     """The likelihood with the values of columns that were given by name."""
-    named = {
-        name: likelihood.row_parameter(name)
-        for name in likelihood.row_parameters
-        if isinstance(likelihood.row_parameter(name), str)
-    }
-    values = {name: table[column].numbers() for name, column in named.items()}
+    named = named_columns(likelihood)
+    values = {name: _checked(likelihood, name, table, column) for name, column in named.items()}
     return with_row_parameters(likelihood, **values), tuple(named.items())
 
 
-def row_values(columns: Any, x_new: Any, given: dict[str, Any], name: str) -> dict[str, Any]:
+def _checked(likelihood: Likelihood, name: str, table: "Table", column: str) -> np.ndarray:
+    """The values of a row parameter in a column; ValueError names the row of an invalid one."""
+    values = table[column].numbers()
+    try:
+        likelihood.check_row_parameter(name, values)
+    except ValueError:
+        for row, value in enumerate(values.tolist()):
+            try:
+                likelihood.check_row_parameter(name, value)
+            except ValueError as error:
+                raise ValueError(f"row {row} of column {column!r}: {error}") from None
+        raise
+    return values
+
+
+def row_values(likelihood: Likelihood, columns: Any, x_new: Any, given: dict[str, Any], name: str) -> dict[str, Any]:
     """Row parameters of new rows: those given, and others from the columns of the table that held them."""
     if not isinstance(columns, TableColumns):
         return given
     named = [(parameter, column) for parameter, column in columns.row_columns if parameter not in given]
-    table = Table(x_new, name) if named else None
-    return {**{parameter: table[column].numbers() for parameter, column in named if table is not None}, **given}
+    if not named:
+        return given
+    from ..terms.table import Table
+
+    table = Table(x_new, name)
+    return {**{name: _checked(likelihood, name, table, column) for name, column in named}, **given}
 
 
 def outputs_of(columns: Any, x_new: Any, y_new: Any, names: tuple[str, str]) -> Any:
@@ -68,8 +110,10 @@ def outputs_of(columns: Any, x_new: Any, y_new: Any, names: tuple[str, str]) -> 
 
 
 @in_double
-def _units(likelihood: Likelihood, y: Any) -> tuple[Units, ...]:
+def _units(likelihood: Likelihood, y: Any) -> "tuple[Units, ...]":
     """For every latent its location and scale: those of y where the latent moves the mean of y one to one."""
+    from ..terms.base import Units
+
     plain = tuple(Units() for _ in range(likelihood.num_latents))
     try:
         values = as_real(y)

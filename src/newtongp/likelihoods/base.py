@@ -46,12 +46,17 @@ class Likelihood(eqx.Module):
     row_parameters: ClassVar[tuple[str, ...]] = ()
     """Fields that may be given one value per row: an exposure, a number of trials, a known variance.
 
+    In models of tables, they may be names of columns (`rows_or_column`).
     One that is declared with `newtongp.learned` is a hyperparameter where it is a single number.
     """
     linear_latents: ClassVar[Any] = ()
     """Latents that enter linearly, given the others (`linear_form`): they are integrated without nodes."""
     log_prob_degree: ClassVar[int | None] = None
     """The degree of log p(y | f) if it is a polynomial in f, so that a few nodes integrate it exactly."""
+    long_formulas: ClassVar[bool] = False
+    """Whether closed forms of expectations take about as long as sums over nodes."""
+    latent_names: ClassVar[Any] = ()
+    """The names of the latents, for models that say by name which terms belong to which; () if they have none."""
     contrasts: ClassVar[Any] = None
     """A matrix A with orthonormal rows, fewer than latents, if p(y | f) depends on Af alone: only Af needs nodes."""
 
@@ -101,6 +106,13 @@ class Likelihood(eqx.Module):
         """
         return None
 
+    def log_prob_at_nodes(self, y, f) -> tuple[Any, Any, Any] | None:
+        """log p(y | f), its gradient and its Hessian at many points; None to differentiate `log_prob`.
+
+        For several latents: f and the gradient are (D, S) for S points, and the Hessian is (D, D, S).
+        """
+        return None
+
     def expected_log_prob(self, y, mean, covariance) -> Any:
         """E[log p(y | f)] under f ~ N(mean, covariance) in closed form, or None if there is none."""
         return None
@@ -144,6 +156,34 @@ def _missing(likelihood: Likelihood, *names: str) -> str:
     lacks = " and no ".join(f"`{name}`" for name in names)
     them = "it" if len(names) == 1 else "them"
     return f"{type(likelihood).__name__} has no {lacks}: define {them} to use this method or prediction"
+
+
+def rows_or_column(check: Callable[[Any, str], Any], value: Any, name: str) -> Any:
+    """A row parameter as `check` converts it, or the name of the column of a table that holds it.
+
+    >>> rows_or_column(lambda value, name: parameter(value, name, max_ndim=1), "population", "exposure")
+    'population'
+    """
+    return value if isinstance(value, str) and not _is_written_number(value) else check(value, name)
+
+
+def _is_written_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return not text.strip()
+    return True
+
+
+def named_columns(likelihood: Likelihood) -> dict[str, str]:
+    """The row parameters that are names of columns, and these names.
+
+    >>> from newtongp import likelihoods
+    >>> named_columns(likelihoods.Poisson(exposure="population"))
+    {'exposure': 'population'}
+    """
+    given = {name: likelihood.row_parameter(name) for name in likelihood.row_parameters}
+    return {name: value for name, value in given.items() if isinstance(value, str)}
 
 
 # One row, as vectors and matrices -------------------------------------------------------------
@@ -221,6 +261,11 @@ def row_log_prob_derivatives(likelihood: Likelihood, y, f):
     if likelihood.num_latents == 1:
         return None
     return likelihood.log_prob_derivatives(_output(likelihood, y), f)
+
+
+def row_log_prob_at_nodes(likelihood: Likelihood, y, f):
+    """log p(y | f), its gradient and its Hessian at many points, y a vector."""
+    return likelihood.log_prob_at_nodes(_output(likelihood, y), f)
 
 
 def row_expected_log_prob(likelihood: Likelihood, y, mean, covariance):

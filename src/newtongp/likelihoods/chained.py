@@ -94,6 +94,12 @@ class Chained(_Wrapper):
         return self.base.num_latents + len(self.names)
 
     @property
+    def latent_names(self) -> tuple[str, ...]:
+        """Those of the wrapped likelihood, then the named parameters."""
+        own = ("location",) if self.base.num_latents == 1 else tuple(self.base.latent_names)
+        return (*own, *self.names) if len(own) == self.base.num_latents else ()
+
+    @property
     def num_outputs(self) -> int:
         return self.base.num_outputs
 
@@ -262,7 +268,9 @@ def _check_link(base: Likelihood, name: str, link: str) -> None:
     """Raise ValueError if the link leaves the parameter's range, which shows as NaN in log densities."""
     if any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(base)):
         return
-    rows = {row: np.ravel(getattr(base, row))[0] for row in base.row_parameters if np.ndim(getattr(base, row)) > 0}
+    given = {row: base.row_parameter(row) for row in base.row_parameters}
+    rows = {row: np.ravel(value)[0] for row, value in given.items() if np.ndim(value) > 0}
+    rows |= {row: np.asarray(1.0) for row, value in given.items() if isinstance(value, str)}  # a column of a table
     for row, value in rows.items():
         base = eqx.tree_at(lambda inside, n=row: getattr(inside, n), base, value)
     y = np.full((base.num_outputs,), base.support.example)

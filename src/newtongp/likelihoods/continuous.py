@@ -13,7 +13,7 @@ from ..parameters.constraints import Between, Positive, learned
 from ..validation.numbers import parameter
 from . import links
 from . import support as supports
-from .base import Likelihood
+from .base import Likelihood, rows_or_column
 from .log_distance import expected_log_square
 from .special import gammaln, incomplete_beta, log_rising_factorial, lower_gamma, ndtr
 
@@ -42,7 +42,7 @@ class Gaussian(Likelihood):
     """Real outputs with normal noise: p(y | f) = N(y | f, variance).
 
     `variance` is one number, which `fit` learns, or one known variance per row (squared standard errors), which it does
-    not.
+    not; in models of tables, it may be the name of a column.
 
     >>> float(Gaussian(variance=0.25).covariance(1.0))
     0.25
@@ -57,7 +57,7 @@ class Gaussian(Likelihood):
 
     def __init__(self, variance=1.0):
         """`variance` > 0 is the variance of the noise: a number, or one per row."""
-        self.variance = _positive_rows(variance, "variance")
+        self.variance = rows_or_column(_positive_rows, variance, "variance")
 
     def check_row_parameter(self, name, value):
         """Variances must be positive."""
@@ -97,13 +97,14 @@ class StudentT(Likelihood):
     """Real outputs with outliers: (y - f) / scale has Student's t distribution with `df` degrees of freedom.
 
     The variance of y is scale^2 df / (df - 2), which needs df > 2. `scale` is one number, which `fit` learns, or one
-    known scale per row, which it does not.
+    known scale per row, or the name of a column of the table, which it does not.
 
     >>> float(StudentT(df=4.0, scale=3.0).covariance(0.0))
     18.0
     """
 
     support: ClassVar[supports.Support] = supports.real
+    long_formulas: ClassVar[bool] = True
     row_parameters: ClassVar[tuple[str, ...]] = ("scale",)
     df: jax.Array | np.ndarray = learned(Positive())
     scale: jax.Array | np.ndarray = learned(Positive(), unit="y")
@@ -111,7 +112,7 @@ class StudentT(Likelihood):
     def __init__(self, df=4.0, scale=1.0):
         """`df` > 0; `scale` > 0 is in the units of y, not squared: a number, or one per row."""
         self.df = parameter(df, "df", lower=0.0)
-        self.scale = _positive_rows(scale, "scale")
+        self.scale = rows_or_column(_positive_rows, scale, "scale")
 
     def check_row_parameter(self, name, value):
         """Scales must be positive."""
@@ -327,7 +328,8 @@ class Beta(Likelihood):
 class LogNormal(Likelihood):
     """Positive outputs with relative noise: log y ~ N(f, scale^2).
 
-    `scale` is one number, which `fit` learns, or one known scale per row, which it does not.
+    `scale` is one number, which `fit` learns, or one known scale per row, or the name of a column of the table, which
+    it does not.
 
     >>> float(LogNormal(scale=2.0).cdf(1.0, 0.0))
     0.5
@@ -340,7 +342,7 @@ class LogNormal(Likelihood):
 
     def __init__(self, scale=1.0):
         """`scale` > 0 is the standard deviation of log y: a number, or one per row."""
-        self.scale = _positive_rows(scale, "scale")
+        self.scale = rows_or_column(_positive_rows, scale, "scale")
 
     def check_row_parameter(self, name, value):
         """Scales must be positive."""

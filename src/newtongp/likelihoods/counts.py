@@ -12,7 +12,7 @@ from ..parameters.constraints import Between, Positive, learned
 from ..validation.numbers import parameter
 from . import links
 from . import support as supports
-from .base import Likelihood
+from .base import Likelihood, rows_or_column
 from .special import gammaln, incomplete_beta, log_rising_factorial, upper_gamma
 
 
@@ -31,7 +31,7 @@ def _positive_integer_rows(value, name: str):
 class Poisson(Likelihood):
     """Counts: y ~ Poisson(exposure * link(f)).
 
-    `exposure` (a bin's width, a population) is one number, or one per row.
+    `exposure` (a bin's width, a population) is one number, one per row, or the name of a column of the table.
 
     >>> float(Poisson(exposure=10.0).mean(0.0))
     10.0
@@ -44,9 +44,9 @@ class Poisson(Likelihood):
     row_parameters: ClassVar[tuple[str, ...]] = ("exposure",)
 
     def __init__(self, link="exp", exposure=1.0):
-        """`link` is "exp" or "softplus"; `exposure` > 0 is a number, or one per row."""
+        """`link` is "exp" or "softplus"; `exposure` > 0 is a number, one per row, or a column."""
         self.link = links.check(link, links.POSITIVE)
-        self.exposure = _positive_rows(exposure, "exposure")
+        self.exposure = rows_or_column(_positive_rows, exposure, "exposure")
 
     def check_row_parameter(self, name, value):
         """The exposure must be positive."""
@@ -114,7 +114,7 @@ class NegativeBinomial(Likelihood):
         """`dispersion` > 0; `link` is "exp" or "softplus"; `exposure` > 0 as in `Poisson`."""
         self.dispersion = parameter(dispersion, "dispersion", lower=0.0)
         self.link = links.check(link, links.POSITIVE)
-        self.exposure = _positive_rows(exposure, "exposure")
+        self.exposure = rows_or_column(_positive_rows, exposure, "exposure")
 
     def check_row_parameter(self, name, value):
         """The exposure must be positive."""
@@ -165,7 +165,8 @@ def _check_trials(successes: np.ndarray, trials: np.ndarray) -> None:
     if too_many.size:
         row = too_many[0]
         raise ValueError(
-            f"y must be at most the number of trials, but row {row} is {successes[row]:g}, with {trials[row]:g} trials"
+            f"y must be at most the number of trials, but row {row} is {successes[row]:g}, with {trials[row]:g} "
+            "trials: correct one of them"
         )
 
 
@@ -178,7 +179,7 @@ def _log_choices(rest, y):
 class Binomial(Likelihood):
     """Successes in a known number of trials: y ~ Binomial(trials, p), p = lapse + (1 - 2 lapse) link(f).
 
-    `trials` is one number, or one per row.
+    `trials` is one number, one per row, or the name of a column of the table.
 
     >>> float(Binomial(trials=10).mean(0.0))
     5.0
@@ -192,7 +193,7 @@ class Binomial(Likelihood):
 
     def __init__(self, trials, link="logit", lapse=0.0):
         """`trials` are positive integers; `link` is "probit" or "logit"; 0 <= `lapse` < 1/2."""
-        self.trials = _positive_integer_rows(trials, "trials")
+        self.trials = rows_or_column(_positive_integer_rows, trials, "trials")
         self.link = links.check(link, links.PROBABILITY)
         self.lapse = links.lapse_rate(lapse)
 
@@ -244,7 +245,7 @@ class BetaBinomial(Likelihood):
 
     y ~ Binomial(trials, p) with p ~ Beta(c m, c (1 - m)), where c is the concentration and m = lapse + (1 - 2 lapse)
     link(f). Two trials of a row are correlated by 1 / (c + 1); the limit as c tends to infinity is the binomial
-    distribution. `trials` is one number, or one per row.
+    distribution. `trials` is one number, one per row, or the name of a column of the table.
 
     >>> float(BetaBinomial(trials=10, concentration=4.0).covariance(0.0))
     7.0
@@ -259,7 +260,7 @@ class BetaBinomial(Likelihood):
 
     def __init__(self, trials, concentration=10.0, link="logit", lapse=0.0):
         """`trials` as in `Binomial`; `concentration` > 0; `link` is "probit" or "logit"; 0 <= `lapse` < 1/2."""
-        self.trials = _positive_integer_rows(trials, "trials")
+        self.trials = rows_or_column(_positive_integer_rows, trials, "trials")
         self.concentration = parameter(concentration, "concentration", lower=0.0)
         self.link = links.check(link, links.PROBABILITY)
         self.lapse = links.lapse_rate(lapse)

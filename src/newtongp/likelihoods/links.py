@@ -172,6 +172,28 @@ def _(primals, tangents):
     return slope, bend * df
 
 
+def log_positive_derivatives(link: str, f):
+    """`log_positive` with its first and second derivative, and the inverse of `positive`.
+
+    >>> [float(number) for number in log_positive_derivatives("exp", 0.0)]
+    [0.0, 1.0, 0.0, 1.0]
+    """
+    f = jnp.asarray(f, dtype=jnp.result_type(f, float))
+    if link == "exp":
+        return f, jnp.ones_like(f), jnp.zeros_like(f), jnp.exp(-f)
+    # As `_log_softplus` and its derivatives, but from fewer exponentials and divisions.
+    near, far = jnp.maximum(f, _FEW_TERMS), f < _FEW_TERMS
+    decay, share = _decay(near)
+    number = jnp.maximum(near, 0.0) + _two_artanh(decay * (1.0 + decay) * share)
+    power = jnp.exp(jnp.minimum(f, _FEW_TERMS))
+    rest = 0.5 * power
+    inverse = 1.0 / jnp.where(far, power * (1.0 - rest), number)
+    upper, lower = (jnp.where((near < 0.0) == first, decay, 1.0) * ((2.0 + decay) * share) for first in (True, False))
+    slope = jnp.where(far, 1.0 - rest, upper * inverse)
+    bend = jnp.where(far, -rest, slope * (lower - slope))
+    return jnp.where(far, f - rest, jnp.log(number)), slope, bend, inverse
+
+
 # To probabilities -------------------------------------------------------------------------------
 
 

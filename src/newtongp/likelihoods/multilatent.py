@@ -41,6 +41,7 @@ class HeteroscedasticGaussian(Likelihood):
     support: ClassVar[supports.Support] = supports.real
     gaussian_form: ClassVar[bool] = True
     linear_latents: ClassVar[tuple[int, ...]] = (0,)
+    latent_names: ClassVar[tuple[str, ...]] = ("location", "scale")
 
     def __init__(self, link="softplus"):
         """`link` is "softplus" or "exp"."""
@@ -50,6 +51,17 @@ class HeteroscedasticGaussian(Likelihood):
         """log N(y | f₀, link(f₁)²)."""
         log_scale = links.log_positive(self.link, f[1])
         return -0.5 * small.LOG_2PI - log_scale - 0.5 * ((y - f[0]) * jnp.exp(-log_scale)) ** 2
+
+    def log_prob_at_nodes(self, y, f):
+        """log p, its gradient and its Hessian, with ℓ = log link(f₁) and r = (y - f₀) / link(f₁)."""
+        log_scale, slope, bend, inverse = links.log_positive_derivatives(self.link, f[1])
+        r = (y - f[0]) * inverse
+        excess = r**2 - 1.0
+        value = -0.5 * small.LOG_2PI - log_scale - 0.5 * r**2
+        mixed = -2.0 * r * slope * inverse
+        last = bend * excess - 2.0 * (r * slope) ** 2
+        hessian = jnp.stack([-(inverse**2), mixed, mixed, last]).reshape(2, 2, -1)
+        return value, jnp.stack([r * inverse, slope * excess]), hessian
 
     def mean(self, f):
         """E[y | f] = f₀."""
@@ -319,6 +331,29 @@ class RegressionNetwork(_Vector):
         f = jnp.asarray(f)
         signal = self._weights(f) @ f[: self.nodes]
         return signal[0] if self.outputs == 1 else signal
+
+    def log_prob_at_nodes(self, y, f):
+        """log p, its gradient and its Hessian: the mean is linear in the nodes and in the weights."""
+        outputs, q, size = self.outputs, self.nodes, f.shape[1]
+        offset = jnp.broadcast_to(self.weight_offset, (outputs, q))
+        g, weights = f[:q], jnp.reshape(f[q:], (outputs, q, size)) + offset[:, :, None]
+        half = small.small_solve_lower(small.small_root(self._noise_matrix()), jnp.eye(outputs))
+        precision = half.T @ half
+        residual = jnp.reshape(y, (outputs, 1)) - jnp.sum(weights * g[None], axis=1)
+        pull = precision @ residual
+        log_det = -2.0 * jnp.sum(jnp.log(jnp.diagonal(half)))
+        value = -0.5 * (jnp.sum(residual * pull, axis=0) + log_det + outputs * small.LOG_2PI)
+        seen = jnp.tensordot(precision, weights, axes=1)
+        of_nodes = -jnp.sum(weights[:, :, None] * seen[:, None], axis=0)
+        mixed = jnp.eye(q)[:, None, :, None] * pull[None, :, None]
+        mixed = jnp.reshape(mixed - jnp.swapaxes(seen, 0, 1)[:, :, None] * g[None, None], (q, outputs * q, size))
+        of_weights = -precision[:, None, :, None, None] * (g[:, None] * g[None])[None, :, None]
+        of_weights = jnp.reshape(of_weights, (outputs * q, outputs * q, size))
+        upper = jnp.concatenate([of_nodes, mixed], axis=1)
+        lower = jnp.concatenate([jnp.swapaxes(mixed, 0, 1), of_weights], axis=1)
+        of_all = jnp.reshape(pull[:, None] * g[None], (outputs * q, size))
+        gradient = jnp.concatenate([jnp.sum(weights * pull[:, None], axis=0), of_all])
+        return value, gradient, jnp.concatenate([upper, lower])
 
     def linear_form(self, others):
         """y ~ N((I ⊗ gᵀ) vec(Wᵀ) + offset g, Σ), linear in the weights."""

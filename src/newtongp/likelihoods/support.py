@@ -38,7 +38,10 @@ class Support:
         wrong = ~self.contains(y)
         if np.any(wrong):
             row, column = np.argwhere(wrong)[0]
-            raise ValueError(f"y must hold {self.words} (or NaN for missing), but row {row} is {y[row, column]:g}")
+            raise ValueError(
+                f"y must hold {self.words} (or NaN for missing), but row {row} is {y[row, column]:g}: correct it, or "
+                "choose a likelihood that allows it"
+            )
 
 
 real = Support("finite numbers")
@@ -55,7 +58,7 @@ def levels(number: int) -> Support:
     >>> levels(3).check(np.array([[2.0], [3.0]]))
     Traceback (most recent call last):
         ...
-    ValueError: y must hold integers from 0 to 2 (or NaN for missing), but row 1 is 3
+    ValueError: y must hold integers from 0 to 2 (or NaN for missing), but row 1 is 3: correct it, or choose a ...
     """
     last = number - 1
     return Support(

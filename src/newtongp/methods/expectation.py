@@ -179,7 +179,9 @@ def tilted_expectations(
 
 
 def _weighted_squares(columns: Float[Array, "D S"], weights: Float[Array, " S"]) -> Float[Array, "D D"]:
-    """Σ wₛ vₛvₛᵀ, as sums and not as a product of matrices, which XLA makes slow where they are small."""
+    """Σ wₛ vₛvₛᵀ; of few latents as sums, since XLA is slow with many small products of matrices."""
+    if columns.shape[0] > _LARGEST_PRODUCT:
+        return (columns * weights[None]) @ columns.T
     return jnp.sum(columns[:, None] * (columns * weights[None])[None], axis=-1)
 
 

@@ -11,7 +11,6 @@ in m are Aᵀ∇ and Aᵀ∇²A.
 A method that names a rule gets that rule for all latents.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,7 +19,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from ..likelihoods.base import Likelihood, row_log_prob, row_log_prob_derivatives, row_peak
+from ..likelihoods.base import (
+    Likelihood,
+    row_log_prob,
+    row_log_prob_at_nodes,
+    row_log_prob_derivatives,
+    row_peak,
+)
 from ..numerics.cubature import (
     Adaptive,
     Cubature,
@@ -35,6 +40,7 @@ from ..numerics.cubature import (
 )
 from ..numerics.gaussian import Gaussian
 from ..numerics.small import LOG_2PI, small_root, symmetrise
+from .linear_form import linear_form, partial_derivatives, powered_normal, seen_through, slope_of
 from .mesh import mesh_for_density, mesh_for_expectation
 
 
@@ -159,12 +165,13 @@ def numbers_per_row(likelihood: Likelihood, cubature: Cubature | None, density: 
     parts = split(likelihood, cubature)
     rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
     nodes, count = rule.rule(len(parts.others))[1].size, len(parts.others) + len(parts.linear)
-    return nodes * count * (count if not _knows_derivatives(likelihood) else 2)
+    formulas = parts.linear or _overrides(likelihood, "log_prob_derivatives")
+    return nodes * count * (2 if formulas else count)
 
 
-def _knows_derivatives(likelihood: Likelihood) -> bool:
-    """Whether the likelihood brings its own derivatives."""
-    return type(likelihood).log_prob_derivatives is not Likelihood.log_prob_derivatives
+def _overrides(likelihood: Likelihood, method: str) -> bool:
+    """Whether the likelihood brings its own derivatives, by this method."""
+    return getattr(type(likelihood), method) is not getattr(Likelihood, method)
 
 
 def _follow(
@@ -279,15 +286,6 @@ class AtNodes(NamedTuple):
     """From weights to the weighted sum of the Hessians."""
 
 
-def _partial_derivatives(function: Callable, columns: Float[Array, "D S"]) -> Any:
-    """∂h/∂f₁, ∂h/∂f₂, ... at all nodes at once, of a function h of all nodes that treats each by itself."""
-
-    def along(direction: Float[Array, " D"]):
-        return jax.jvp(function, (columns,), (jnp.broadcast_to(direction[:, None], columns.shape),))[1]
-
-    return jax.vmap(along)(jnp.eye(columns.shape[0]))
-
-
 class Integrand(NamedTuple):
     """What is summed over nodes: its value at one of them, and its values with derivatives at all."""
 
@@ -300,10 +298,10 @@ class Integrand(NamedTuple):
         at_nodes = jax.vmap(function, in_axes=1)
 
         def gradient(columns):
-            return _partial_derivatives(at_nodes, columns)
+            return partial_derivatives(at_nodes, columns)
 
         def with_derivatives(points):
-            second = _partial_derivatives(gradient, points.T)
+            second = partial_derivatives(gradient, points.T)
             return AtNodes(at_nodes(points.T), gradient(points.T), lambda weights: second @ weights)
 
         return cls(function, with_derivatives)
@@ -325,8 +323,8 @@ class Integrand(NamedTuple):
 
             if count == 0:
                 return AtNodes(value, slope, curvature)
-            first, cross = _partial_derivatives(lambda g: at_nodes(g, rest)[:2], g)
-            second = _partial_derivatives(lambda g: _partial_derivatives(lambda g: at_nodes(g, rest)[0], g), g)
+            first, cross = partial_derivatives(lambda g: at_nodes(g, rest)[:2], g)
+            second = partial_derivatives(lambda g: partial_derivatives(lambda g: at_nodes(g, rest)[0], g), g)
 
             def hessian(weights):
                 mixed = cross @ weights
@@ -343,11 +341,11 @@ def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> 
         return _nonlinear(likelihood, y, 1.0)
 
     def at(others, linear):
-        matrix, residual, noise = _linear_form(likelihood, y, others, linear)
-        fit, miss, log_det = _seen_through(noise, matrix, residual)
+        matrix, residual, noise = linear_form(likelihood, y, others, linear)
+        fit, miss, log_det = seen_through(noise, matrix, residual)
         spread = jnp.tensordot(nodes.free_root, fit, axes=((0,), (1,)))
         squares = jnp.sum(miss**2, axis=0) + jnp.sum(spread**2, axis=(0, 1))
-        return -0.5 * (y.shape[0] * LOG_2PI + log_det + squares), _slope(fit, miss), fit
+        return -0.5 * (y.shape[0] * LOG_2PI + log_det + squares), slope_of(fit, miss), fit
 
     return Integrand.quadratic(at, len(nodes.split.others))
 
@@ -356,18 +354,25 @@ def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, powe
     """log E[p(y | f)^α] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
         return _nonlinear(likelihood, y, power)
+    count = len(nodes.split.others)
 
-    def at(others, linear):
-        matrix, residual, noise = _linear_form(likelihood, y, others, linear)
-        spread = jnp.tensordot(nodes.free_root, matrix, axes=((0,), (1,)))
-        spread_squared = jnp.sum(spread[:, :, None] * spread[:, None], axis=0)
-        fit, miss, log_det = _seen_through(noise / power + spread_squared, matrix, residual)
-        outputs = y.shape[0]
-        scale = (1.0 - power) * (outputs * LOG_2PI + _log_det(_roots(noise))) - outputs * math.log(power)
-        value = 0.5 * (scale - outputs * LOG_2PI - log_det - jnp.sum(miss**2, axis=0))
-        return value, _slope(fit, miss), fit
+    def value(f):
+        return powered_normal(likelihood, y, f[:count, None], f[count:, None], nodes.free_root, power)[0][0]
 
-    return Integrand.quadratic(at, len(nodes.split.others))
+    def with_derivatives(points):
+        found = powered_normal(likelihood, y, points.T[:count], points.T[count:], nodes.free_root, power, True)
+        value, gradient, second, cross, fit = found
+
+        def hessian(weights):
+            curvature = -jnp.tensordot(fit * weights[None, None, :], fit, axes=((0, 2), (0, 2)))
+            if count == 0:
+                return curvature
+            mixed = cross @ weights
+            return jnp.block([[second @ weights, mixed], [mixed.T, curvature]])
+
+        return AtNodes(value, gradient, hessian)
+
+    return Integrand(value, with_derivatives)
 
 
 def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: float) -> Integrand:
@@ -376,7 +381,13 @@ def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: float) -> I
     def value(f):
         return power * row_log_prob(likelihood, y, f)
 
-    if not _knows_derivatives(likelihood):
+    def at_all(points):
+        values, gradient, second = row_log_prob_at_nodes(likelihood, y, points.T)
+        return AtNodes(power * values, power * gradient, lambda weights: power * (second @ weights))
+
+    if _overrides(likelihood, "log_prob_at_nodes"):
+        return Integrand(value, at_all)
+    if not _overrides(likelihood, "log_prob_derivatives"):
         return Integrand.plain(value)
 
     def with_derivatives(points):
@@ -391,45 +402,3 @@ def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: float) -> I
         return AtNodes(power * values, power * gradient, hessian)
 
     return Integrand(value, with_derivatives)
-
-
-# Matrices of the linear form at all nodes, which are the last axis ---------------------------------
-
-
-def _linear_form(
-    likelihood: Likelihood, y: Float[Array, " P"], others: Float[Array, "G S"], linear: Float[Array, "K S"]
-) -> tuple[Float[Array, "P K S"], Float[Array, "P S"], Float[Array, "P P S"]]:
-    """The matrix, the residual and the noise covariance at every node."""
-
-    def at(others):
-        return tuple(jnp.asarray(part) for part in likelihood.linear_form(others))
-
-    matrix, offset, noise = jax.vmap(at, in_axes=1, out_axes=-1, axis_size=linear.shape[1])(others)
-    return matrix, y[:, None] - offset - jnp.sum(matrix * linear[None], axis=1), noise
-
-
-def _seen_through(
-    covariance: Float[Array, "P P S"], matrix: Float[Array, "P K S"], residual: Float[Array, "P S"]
-) -> tuple[Float[Array, "P K S"], Float[Array, "P S"], Float[Array, " S"]]:
-    """A matrix and a residual in units of a covariance's root, and the covariance's log determinant."""
-    root = _roots(covariance)
-    right = jnp.concatenate([matrix, residual[:, None]], axis=1)
-    rows: list[Array] = []
-    for i in range(right.shape[0]):
-        before = [root[i, k][None] * row for k, row in enumerate(rows)]
-        rows.append((right[i] - sum(before)) * (1.0 / root[i, i])[None])
-    solved = jnp.stack(rows)
-    return solved[:, :-1], solved[:, -1], _log_det(root)
-
-
-def _roots(covariance: Float[Array, "P P S"]) -> Float[Array, "P P S"]:
-    return jax.vmap(small_root, in_axes=-1, out_axes=-1)(covariance)
-
-
-def _log_det(root: Float[Array, "P P S"]) -> Float[Array, " S"]:
-    """Of the covariance with this root."""
-    return 2.0 * jnp.sum(jnp.log(jnp.diagonal(root)), axis=-1)
-
-
-def _slope(fit: Float[Array, "P K S"], miss: Float[Array, "P S"]) -> Float[Array, "K S"]:
-    return jnp.sum(fit * miss[:, None], axis=0)

@@ -41,7 +41,7 @@ def new_rows(
 ) -> tuple[np.ndarray, Likelihood]:
     """New inputs, and the likelihood with its row parameters there: those given, or columns of the table."""
     x = new_inputs(result, x_new, row_parameters, name)
-    given = row_values(result.columns, x_new, row_parameters, name)
+    given = row_values(result.model.likelihood, result.columns, x_new, row_parameters, name)
     return x, likelihood_at(result.model, x.shape[0], given)
 
 

@@ -20,9 +20,10 @@ from .._runtime.compilation import compiled
 from .._runtime.double import on_host
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
-from ..terms.base import Terms, Units, as_terms
+from ..terms.base import Terms, Units
 from ..terms.columns import TableColumns
 from ..terms.group import Group
+from ..terms.reading import as_terms
 from ..terms.smooth import KernelTerm, Trend
 from ..terms.table import Table
 from . import level_space
@@ -112,16 +113,22 @@ class Additive(Prior):
                 "frame, or a mapping of columns"
             )
 
+    over_table: ClassVar[bool] = True
     memory_remedy: ClassVar[str] = "use terms with fewer levels or distinct values, or fewer rows"
 
     def memory(self, x: np.ndarray) -> float:
-        weights = sum(
-            term.points.shape[0] if hasattr(term, "points") else term.levels * term.size
-            for terms in self.latents
-            for term in terms.terms
-            if hasattr(term, "points") or (isinstance(term, Group) and ":".join(term.columns) != self.eliminated)
-        )
-        return 8.0 * (10.0 * x.size + 6.0 * float(weights) ** 2)
+        weights = float(sum(term.count for terms in self.latents for term in terms.terms if not self._is_apart(term)))
+        needed = 8.0 * (10.0 * x.size + 6.0 * weights**2)
+        if self.chained:
+            chained = [self.latents[0].terms[number] for number in self.chained]
+            needed += self.chain().memory(self.times_of(x)) + 8.0 * 8.0 * x.shape[0] * (weights + len(chained))
+        return needed
+
+    def _is_apart(self, term: Any) -> bool:
+        """Whether a term is eliminated, so that its size enters only linearly."""
+        if isinstance(term, Group):
+            return ":".join(term.columns) == self.eliminated
+        return any(term is self.latents[0].terms[number] for number in self.chained)
 
     def size_class(self, rows: int) -> int:
         return size_class(rows, SMALLEST_DATA)

@@ -170,6 +170,8 @@ class Prior(eqx.Module):
     def check_inputs(self, x: np.ndarray) -> None:
         """Raise ValueError if this prior cannot be used on these inputs."""
 
+    over_table: ClassVar[bool] = False
+    """Whether x is a table with named columns, to which the prior is bound."""
     memory_remedy: ClassVar[str] = "give fewer rows"
     """Advice if there is not enough memory."""
 

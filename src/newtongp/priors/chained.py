@@ -85,12 +85,12 @@ class ChainedWorkspace(Workspace):
 
     def join(self, sites: Sites) -> Joined:
         """The posterior of the weights."""
-        columns, flat, precision = self.columns, self.flat, sites.precision[:, 0, 0][None]
-        explained, pulled = self._columns(sites.precision, precision * columns)
+        columns, flat, precision = self.columns, self.flat, sites.precision[:, 0, 0]
+        explained, pulled = self._columns(sites.precision, precision[None] * columns)
         # Φ − KGΦ is rounding where a site is precise; there ΛΨ = GΦ has all digits.
         left = columns - explained
-        lost = (precision > 0.0) & (jnp.abs(left) < _LOST * jnp.abs(columns))
-        left = jnp.where(lost, pulled / jnp.where(precision > 0.0, precision, 1.0), left)
+        lost = (precision > 0.0)[None] & (jnp.abs(left) < _LOST * jnp.abs(columns))
+        left = jnp.where(lost, pulled / jnp.where(precision > 0.0, precision, 1.0)[None], left)
         matrix = columns @ pulled.T
         matrix = 0.5 * (matrix + matrix.T) + jnp.diag(jnp.where(flat, 0.0, 1.0))
         factor = linalg.cholesky(matrix)
@@ -312,4 +312,4 @@ def _moved_draws(posterior: ChainedPosterior, x: Float[Array, "M C"], draws: Any
     key_w, key_left = jax.random.split(key)
     noise = jax.random.normal(key_w, (draws.shape[0], posterior.half.shape[0]), dtype=draws.dtype)
     rest = jax.random.normal(key_left, (draws.shape[0], x.shape[0]), dtype=draws.dtype) @ linalg.psd_root(left).T
-    return draws + (mean + noise @ posterior.half @ columns + rest)[:, :, None]
+    return draws + (mean[None] + noise @ posterior.half @ columns + rest)[:, :, None]

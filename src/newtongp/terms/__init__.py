@@ -6,15 +6,34 @@
 linear(age, treatment) + group(clinic) + smooth(day)
 """
 
-from .base import Term, Terms
-from .features import Factor, Interaction, Numeric, Polynomial, Spline
-from .group import Group
-from .linear import Linear, Offset
-from .smooth import Area, RandomWalk, Season, Smooth, Trend
+from typing import TYPE_CHECKING
+
+from .._runtime.lazy import on_demand
+
+if TYPE_CHECKING:
+    from .base import Term, Terms
+    from .features import Factor, Interaction, Numeric, Polynomial, Spline
+    from .formula import Formula, from_formula
+    from .group import Group
+    from .linear import Linear, Offset
+    from .smooth import Area, RandomWalk, Season, Smooth, Trend
+
+__getattr__, __dir__ = on_demand(
+    __name__,
+    {
+        "base": "Term Terms",
+        "features": "Factor Interaction Numeric Polynomial Spline",
+        "formula": "Formula from_formula",
+        "group": "Group",
+        "linear": "Linear Offset",
+        "smooth": "Area RandomWalk Season Smooth Trend",
+    },
+)
 
 __all__ = [
     "Area",
     "Factor",
+    "Formula",
     "Group",
     "Interaction",
     "Linear",
@@ -28,4 +47,5 @@ __all__ = [
     "Term",
     "Terms",
     "Trend",
+    "from_formula",
 ]

@@ -19,6 +19,8 @@ def read_neighbours(neighbours: Any, areas: Any) -> tuple[tuple[Any, ...], np.nd
                 for area in (name, other):
                     if area not in place:
                         raise ValueError(f"neighbours of {name!r} has the unknown area {area!r}: add it to the mapping")
+                if name == other:
+                    raise ValueError(f"{name!r} is given as its own neighbour: leave it out of its neighbours")
                 if name not in (given.get(other) or ()):
                     raise ValueError(
                         f"neighbours must be mutual, but {other!r} is a neighbour of {name!r} and not the other way "
@@ -37,7 +39,8 @@ def read_neighbours(neighbours: Any, areas: Any) -> tuple[tuple[Any, ...], np.nd
         if np.any(array != array.T):
             one, two = np.argwhere(array != array.T)[0]
             raise ValueError(
-                f"the matrix of neighbours must be symmetric, but differs between {names[one]!r} and {names[two]!r}"
+                f"the matrix of neighbours must be symmetric, but has {array[one, two]} between {names[one]!r} and "
+                f"{names[two]!r} and {array[two, one]} the other way round: correct one of them"
             )
         pairs = np.argwhere(np.triu(array != 0, 1))
         return names, pairs.astype(float).reshape(-1, 2)

@@ -73,6 +73,11 @@ class Term(eqx.Module):
         """The number of encoded columns, once bound."""
 
     @property
+    @abc.abstractmethod
+    def count(self) -> int:
+        """The number of weights, once bound."""
+
+    @property
     def is_known(self) -> bool:
         """Whether there is nothing to learn about its size: fixed effects and offsets."""
         return False
@@ -129,15 +134,6 @@ class Terms(eqx.Module):
 
     def __str__(self) -> str:
         return " + ".join(term.label for term in self.terms)
-
-
-def as_terms(value: Any) -> Terms:
-    """A term or a sum of terms as a sum; ValueError for anything else."""
-    if isinstance(value, Term):
-        return Terms((value,))
-    if isinstance(value, Terms):
-        return value
-    raise ValueError(f"expected a term such as terms.Linear('age'), or a sum of terms, got {value!r}")
 
 
 def replaced(term: Any, **fields: Any) -> Any:

@@ -1,19 +1,20 @@
 """How the columns of a table are encoded, for all terms of a model."""
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .base import Encoder
-from .table import Table, is_table
+if TYPE_CHECKING:  # reading arrays does not need terms, whose import takes time
+    from .base import Encoder
+    from .table import Table
 
 
 @dataclasses.dataclass(frozen=True)
 class TableColumns:
     """The encoders of all terms by latent, and the columns that hold parameters of rows (`exposure`, `trials`)."""
 
-    encoders: tuple[tuple[Encoder, ...], ...]
+    encoders: "tuple[tuple[Encoder, ...], ...]"
     row_columns: tuple[tuple[str, str], ...] = ()
     """Names of row parameters of the likelihood, each with the column that holds it."""
     output: str | None = None
@@ -26,12 +27,14 @@ class TableColumns:
         """All columns that terms use."""
         return tuple(dict.fromkeys(s for own in self.encoders for encoder in own for s in encoder.sources))
 
-    def encode(self, table: Table) -> np.ndarray:
+    def encode(self, table: "Table") -> np.ndarray:
         """The columns of all terms as numbers, one row per row of the table."""
         return np.concatenate([encoder.encode(table) for own in self.encoders for encoder in own], axis=1)
 
     def read(self, x: Any, name: str) -> np.ndarray:
         """The same of a user's table."""
+        from .table import Table, is_table
+
         if isinstance(x, EncodedTable):
             return x.matrix
         if not isinstance(x, Table) and not is_table(x):

@@ -44,8 +44,8 @@ class Feature(abc.ABC):
         """Its columns (N, K) of a table."""
 
 
-_FUNCTIONS = {"log": np.log, "log1p": np.log1p, "log2": np.log2, "log10": np.log10, "sqrt": np.sqrt, "exp": np.exp}
-_FUNCTIONS |= {"square": np.square, "abs": np.abs}
+FUNCTIONS = {"log": np.log, "log1p": np.log1p, "log2": np.log2, "log10": np.log10, "sqrt": np.sqrt, "exp": np.exp}
+FUNCTIONS |= {"square": np.square, "abs": np.abs}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Numeric(Feature):
     function: str | None = None
 
     def __post_init__(self):
-        if self.function is not None and self.function not in _FUNCTIONS:
-            known = ", ".join(_FUNCTIONS)
+        if self.function is not None and self.function not in FUNCTIONS:
+            known = ", ".join(FUNCTIONS)
             raise ValueError(f"there is no function {self.function!r} of a column: functions are {known}")
 
     @property
@@ -85,7 +85,7 @@ class Numeric(Feature):
         if self.function is not None:
             given = values
             with np.errstate(all="ignore"):
-                values = _FUNCTIONS[self.function](given)
+                values = FUNCTIONS[self.function](given)
             wrong = np.flatnonzero(~np.isfinite(values))
             if wrong.size:
                 raise ValueError(
@@ -327,7 +327,13 @@ def as_feature(entry: Any, table: Table) -> Feature:
         raise ValueError(f"a feature must be the name of a column, or one such as Factor('drug'), got {entry!r}")
     if entry not in table and ":" in entry:
         return Interaction(tuple(as_feature(part.strip(), table) for part in entry.split(":")))
-    return Numeric(entry) if table[entry].is_numeric else Factor(entry)
+    column = table[entry]
+    if not column.is_numeric and column.categories is None and column.times() is not None:
+        raise ValueError(
+            f"column {entry!r} holds time stamps, which are neither numbers nor levels: use Trend({entry!r}), or "
+            f"Factor({entry!r}) for one effect per time, or add the time in numbers to the table"
+        )
+    return Numeric(entry) if column.is_numeric else Factor(entry)
 
 
 def bind_all(entries: tuple[Any, ...], intercept: bool, table: Table) -> tuple[Feature, ...]:

@@ -120,6 +120,10 @@ class Group(Term):
         return f"group({', '.join(inside)})"
 
     @property
+    def count(self) -> int:
+        return self.levels * self.size
+
+    @property
     def width(self) -> int:
         return 1 + self.size
 

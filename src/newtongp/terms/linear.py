@@ -80,7 +80,7 @@ class Linear(Term):
     def __init__(self, *effects: Any, intercept: bool = True, prior: Any = "wide"):
         if not effects and not intercept:
             raise ValueError("Linear needs at least one effect: name a column, or leave intercept=True")
-        self.effects = tuple(tuple(effect) if isinstance(effect, list) else effect for effect in effects)
+        self.effects = tuple(_checked(effect) for effect in effects)
         self.intercept = bool(intercept)
         if isinstance(prior, str) and prior not in PRIORS:
             raise ValueError(f"prior must be 'wide', 'flat', 'maximised' or a standard deviation, got {prior!r}")
@@ -97,6 +97,10 @@ class Linear(Term):
     @property
     def width(self) -> int:
         return self.size
+
+    @property
+    def count(self) -> int:
+        return 0 if self.prior == "maximised" else self.size
 
     @property
     def is_known(self) -> bool:
@@ -172,8 +176,8 @@ def _check_rank(x: np.ndarray, names: tuple[str, ...]) -> None:
         )
     if x.shape[1] > x.shape[0]:
         raise ValueError(
-            f"there are {x.shape[1]} effects but only {x.shape[0]} row(s): leave some out, or use Group(...), whose "
-            "effects share a variance"
+            f"there are {x.shape[1]} effects ({', '.join(names[:4])}, …) but only {x.shape[0]} row(s): leave some out, "
+            "or use Group(...) for a factor with many levels, whose effects share a variance"
         )
     place = dependent_column(x)
     if place is not None:
@@ -181,6 +185,14 @@ def _check_rank(x: np.ndarray, names: tuple[str, ...]) -> None:
             f"{names[place]} is a linear combination of the effects before it ({', '.join(names[:place][-6:])}), so "
             "their effects cannot be told apart: leave it out"
         )
+
+
+def _checked(effect: Any) -> Any:
+    if isinstance(effect, (tuple, list)):
+        return tuple(map(_checked, effect))
+    if not isinstance(effect, (str, Feature)):
+        raise ValueError(f"an effect must be the name of a column, or one such as Factor('drug'), got {effect!r}")
+    return effect
 
 
 def _label(effect: Any) -> str:
@@ -223,6 +235,10 @@ class Offset(Term):
     @property
     def width(self) -> int:
         return 1
+
+    @property
+    def count(self) -> int:
+        return 0
 
     @property
     def is_known(self) -> bool:

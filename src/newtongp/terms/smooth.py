@@ -51,6 +51,8 @@ class InputEncoder(Encoder):
     multiplier: str | None = None
     closed: bool = False
     """Whether levels that the data did not have are an error."""
+    steps: bool = False
+    """Whether the first column must be whole steps from the origin."""
     stamped: bool = False
     """Whether numbers are times of the clock."""
 
@@ -75,7 +77,10 @@ class InputEncoder(Encoder):
     def _column(self, table: Table, place: int) -> np.ndarray:
         name, levels = self.columns[place], self.levels[place]
         if levels is None:
-            return numbers_of(table, name, self.clock) - self.origin
+            numbers = numbers_of(table, name, self.clock) - self.origin
+            if self.steps and place == 0:
+                _check_steps(numbers, name, self.origin)
+            return numbers
         codes, new = table[name].codes(levels)
         if new and self.closed:
             row = np.flatnonzero(codes >= len(levels))[0]
@@ -84,6 +89,15 @@ class InputEncoder(Encoder):
                 f"correct it, or add it where they are given (the first are {', '.join(map(repr, levels[:5]))})"
             )
         return codes.astype(float)
+
+
+def _check_steps(numbers: np.ndarray, name: str, origin: float) -> None:
+    wrong = np.flatnonzero((numbers < 0.0) | (numbers != np.round(numbers)))
+    if wrong.size:
+        raise ValueError(
+            f"RandomWalk is over whole steps from its start, {origin:g}, but row {wrong[0]} of column {name!r} is "
+            f"{numbers[wrong[0]] + origin:g}: number the levels 0, 1, 2, …, or use Trend({name!r}), which allows any"
+        )
 
 
 def as_entries(labels: list[Any]) -> np.ndarray:
@@ -169,6 +183,10 @@ class KernelTerm(Term):
     def lines(self) -> bool:
         """Whether a line is added that has no prior."""
         return False
+
+    @property
+    def count(self) -> int:
+        return self.points.shape[0] + int(self.lines)
 
     @property
     def is_flat(self) -> bool:
@@ -474,6 +492,10 @@ class Season(KernelTerm):
         """Whether the pattern is a sum of harmonics, whose weights are few."""
         return self.decay is None and not self.by_level
 
+    @property
+    def count(self) -> int:
+        return 2 * self.harmonics + 1 if self.is_harmonic else super().count
+
     def read_rows(self, x: np.ndarray) -> Any:
         return x if self.is_harmonic else super().read_rows(x)
 
@@ -538,11 +560,13 @@ class RandomWalk(KernelTerm):
     def encoder(self, table: Table) -> InputEncoder:
         column = table[self.columns[0]]
         if column.is_numeric:
-            return _by_encoder(self, table, origin=float(np.min(column.numbers())))
+            return _by_encoder(self, table, origin=float(np.min(column.numbers())), steps=True)
         if column.categories is None:
+            times = column.times() is not None
             raise ValueError(
-                f"RandomWalk is over ordered levels, but column {column.name!r} holds text without an order: use "
-                "numbers, or an ordered categorical"
+                f"RandomWalk is over ordered levels, but column {column.name!r} holds "
+                + ("time stamps: use Trend, or number them" if times else "text without an order: use numbers, or an ")
+                + ("" if times else "ordered categorical")
             )
         found = _by_encoder(self, table)
         return dataclasses.replace(found, levels=(column.categories, *found.levels[1:]), closed=True)

@@ -1,12 +1,15 @@
 """Tables: named columns of numbers, of levels or of time stamps, read from any data frame or from a mapping."""
 
+import contextlib
 import datetime
+import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..validation.frames import library_of, read_frame
+from ..validation.numbers import NotRealError, as_real
 from ..validation.text import short
 from ..validation.times import MixedError, Times, read_times
 
@@ -31,20 +34,28 @@ class Column(NamedTuple):
     def numbers(self) -> np.ndarray:
         """The entries as finite floats; ValueError names the row of any other."""
         if not self.is_numeric:
-            first = self.entries[0] if self.entries.size else None
+            first = self._first()
             raise ValueError(
-                f"column {self.name!r} must hold numbers here, but its first entry is {short(_plain(first))}: "
-                f"convert it to numbers, or use it as a factor, as in Linear({self.name!r}) or Group({self.name!r})"
+                f"column {self.name!r} must hold numbers here, but its first entry is {short(first)}: "
+                f"{_instead_of(first, self.name)}"
             )
         values = self.entries.astype(float)
-        wrong = np.flatnonzero(~np.isfinite(values))
+        wrong = np.flatnonzero(~(np.abs(values) <= _LARGEST))
         if wrong.size:
-            what = "missing" if np.isnan(values[wrong[0]]) else values[wrong[0]]
+            entry = values[wrong[0]]
+            what, remedy = (
+                ("missing", "fill it in (only y may be missing)") if np.isnan(entry) else (entry, "correct it")
+            )
+            size = f"at most {_LARGEST:g} in size" if np.isfinite(entry) else "finite"
             raise ValueError(
-                f"column {self.name!r} must be finite, but row {wrong[0]} is {what}: drop that row, or fill it in "
-                "(only y may be missing)"
+                f"column {self.name!r} must be {size}, but row {wrong[0]} is {what}: drop that row, or {remedy}"
             )
         return values
+
+    def _first(self) -> Any:
+        """The first entry that is not missing, as a plain value."""
+        plain = (_plain(entry) for entry in self.entries)
+        return next((entry for entry in plain if entry is not None and entry == entry), None)
 
     def numbers_or_missing(self) -> np.ndarray:
         """The entries as floats with NaN where they are missing, for y."""
@@ -114,6 +125,8 @@ class Table:
         self.name = name
         self.library = library_of(given)
         self._columns = _read_columns(given, name)
+        if not self._columns:
+            raise ValueError(f"{name} has no columns: give a data frame, or a mapping such as {{'age': ages}}")
         lengths = {column: _length(values) for column, values in self._columns.items()}
         self.rows = next(iter(lengths.values()), 0)
         for column, length in lengths.items():
@@ -136,9 +149,17 @@ class Table:
 
     def __getitem__(self, name: str) -> Column:
         if name not in self._columns:
-            known = ", ".join(map(repr, self._columns))
-            raise ValueError(f"{self.name} has no column {name!r}: its columns are {short(known, 200)}")
+            near = difflib.get_close_matches(str(name), self._columns, n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(
+                f"{self.name} has no column {name!r}{hint}: add it, or name another; there are {_listed(self._columns)}"
+            )
         return _read_column(name, self._columns[name])
+
+
+def _listed(names: Iterable[str], most: int = 12) -> str:
+    every = [repr(name) for name in names]
+    return ", ".join(every) if len(every) <= most else f"{', '.join(every[:most])}, … ({len(every)} in all)"
 
 
 def is_table(value: Any) -> bool:
@@ -147,7 +168,15 @@ def is_table(value: Any) -> bool:
     >>> is_table({"age": [30.0]}), is_table([30.0])
     (True, False)
     """
-    return isinstance(value, Mapping) or len(getattr(read_frame(value), "shape", ())) == 2
+    if isinstance(value, Mapping) or len(getattr(read_frame(value), "shape", ())) == 2:
+        return True
+    return len(_names_of(value)) > 1 and len(getattr(value, "shape", ())) == 2  # a frame with repeated names
+
+
+def _names_of(given: Any) -> list[str]:
+    """The names of the columns, also of a frame that has one of them twice."""
+    names = given if isinstance(given, Mapping) else getattr(given, "column_names", getattr(given, "columns", None))
+    return list(map(str, names)) if isinstance(names, Iterable) and not isinstance(given, np.ndarray) else []
 
 
 def take_rows(given: Any, rows: np.ndarray) -> Any:
@@ -169,21 +198,19 @@ def _take(values: Any, rows: np.ndarray) -> Any:
 def _read_columns(given: Any, name: str) -> dict[str, Any]:
     if isinstance(given, Table):
         return given._columns
+    names = _names_of(given)
+    twice = next((column for column in names if names.count(column) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{name} has two columns called {twice!r}: give columns different names")
     if isinstance(given, Mapping):
-        return {str(key): value for key, value in given.items()}
-    names = getattr(given, "column_names", getattr(given, "columns", None))
-    if isinstance(names, Iterable) and not isinstance(given, np.ndarray):
-        listed = list(map(str, names))
-        twice = next((column for column in listed if listed.count(column) > 1), None)
-        if twice is not None:
-            raise ValueError(f"{name} has two columns called {twice!r}: give columns different names")
-    frame = read_frame(given)
+        return dict(zip(names, given.values(), strict=True))
+    frame: Any = read_frame(given)
     if frame is None or len(frame.shape) != 2:
         raise ValueError(
             f"terms are over the named columns of a table, got {type(given).__name__}: give a data frame of pandas, "
             'polars or pyarrow, or a mapping such as {"age": ages}'
         )
-    return {str(column): frame[column] for column in frame.columns}  # pyright: ignore[reportAttributeAccessIssue]
+    return {str(column): frame[column] for column in frame.columns}
 
 
 def _length(values: Any) -> int:
@@ -196,19 +223,12 @@ def _length(values: Any) -> int:
 def _read_column(name: str, values: Any) -> Column:
     import narwhals as nw
 
-    series = values if isinstance(values, nw.Series) else read_frame(values)
+    series: Any = values if isinstance(values, nw.Series) else read_frame(values)
     if series is None or len(series.shape) != 1:
-        array = np.asarray(values)
-        if array.ndim != 1:
-            raise ValueError(
-                f"column {name!r} must have one value per row, got shape {array.shape}: give one dimension"
-            )
-        return Column(name, array, None, values)
+        return Column(name, _plain_array(name, values), None, values)
     native = series.to_native()
     if isinstance(series.dtype, (nw.Categorical, nw.Enum)):
-        declared = _categories(series)
-        categories = None if declared is None else tuple(_plain(level) for level in declared)
-        return Column(name, np.fromiter(series.to_list(), object, len(series)), categories, native)
+        return Column(name, np.fromiter(series.to_list(), object, len(series)), _categories(series), native)
     array = series.to_numpy()
     if array.dtype.kind in "fiub" or array.dtype.kind in "mM":
         return Column(name, array, None, native)
@@ -218,25 +238,58 @@ def _read_column(name: str, values: Any) -> Column:
     return Column(name, np.fromiter(entries, object, len(series)), None, native)
 
 
+def _categories(series: Any) -> tuple[Any, ...] | None:
+    """The categories that a column declares in their order; None if their order is that in which they were met."""
+    native, library = series.to_native(), series.implementation
+    if library.is_pandas_like():
+        declared = native.cat.categories.tolist()
+    elif library.is_polars() and hasattr(native.dtype, "categories") and "Enum" in str(native.dtype):
+        declared = native.dtype.categories.to_list()
+    elif library.is_pyarrow() and native.type.ordered:
+        declared = native.unify_dictionaries().chunk(0).dictionary.to_pylist()
+    else:
+        return None
+    return tuple(map(_plain, declared))
+
+
+def _plain_array(name: str, values: Any) -> np.ndarray:
+    """A column that is not of a data frame: numbers as floats if some are missing, anything else as it is."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"column {name!r} has rows of different lengths: give one value per row") from None
+    if array.ndim != 1:
+        raise ValueError(f"column {name!r} must have one value per row, got shape {array.shape}: give one dimension")
+    if array.dtype.kind == "c":
+        raise ValueError(f"column {name!r} holds complex numbers, such as {array[0]}: take their real part or modulus")
+    if array.dtype.kind == "O" or isinstance(values, np.ma.MaskedArray):
+        with contextlib.suppress(NotRealError):
+            return as_real(values)
+    return array
+
+
+_LARGEST = 1e100
+"""Larger numbers have powers that are not finite."""
+
+
+def _instead_of(entry: Any, name: str) -> str:
+    """What to do with an entry that is not a number."""
+    if isinstance(entry, (datetime.date, datetime.timedelta, np.datetime64, np.timedelta64)):
+        return f"measure time in numbers, or use Trend({name!r}), Season({name!r}, '1y') or Smooth({name!r}, unit='D')"
+    if type(entry).__name__ == "Period":
+        return f"take the time at which each period starts, table[{name!r}].dt.start_time, and use Trend({name!r})"
+    try:
+        float(entry)
+    except (TypeError, ValueError):
+        return f"convert it to numbers, or use it as a factor, as in Linear({name!r}) or Group({name!r})"
+    return "it is text, so convert the column to numbers"
+
+
 def _stamp(value: Any) -> np.datetime64:
     """A time stamp in microseconds, in UTC if it has a time zone."""
     if getattr(value, "tzinfo", None) is not None:
         value = value.astimezone(datetime.UTC).replace(tzinfo=None)
     return np.datetime64(value, "us")
-
-
-def _categories(series: Any) -> list[Any] | None:
-    """The categories of a column in their declared order, including those that do not occur; None without an order."""
-    declared = getattr(series.dtype, "categories", None)  # of an enumeration
-    native = series.to_native()
-    if declared is None:
-        declared = getattr(getattr(native, "cat", None), "categories", None)  # of pandas
-    if declared is not None:
-        return list(declared)
-    chunks = getattr(native, "chunks", None)  # of pyarrow
-    if chunks:
-        return list(dict.fromkeys(label for chunk in chunks for label in chunk.dictionary.to_pylist()))
-    return None
 
 
 def _plain(value: Any) -> Any:

@@ -3,9 +3,11 @@
 Filtered covariances may be indefinite although the posterior is proper, so they cannot decide this. If all positive
 sites are included first, negative ones can be added one by one in order of time, and the posterior is proper exactly
 when det(I + ΛK) stays positive throughout. That determinant is the product of the filter's 1 + w s so far times
-det(I + P J), where J is the information about the state in later positive sites.
+det(I + P J), where J is the information about the state in later positive sites. None of this is needed if every
+1 + w s of the filter is positive, as it is for most negative sites: then the posterior is proper after every site.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -16,22 +18,21 @@ from ..small import determinant_sign
 from . import loops
 from .algebra import Form, Matrix, Vector
 from .chain import Chain, in_time
-from .recursions import Step, directions
+from .recursions import Filtered, Step, directions
 
 
-def is_proper(chain: Chain, steps: Step, psd: bool = False) -> Bool[Array, ""]:
-    """Whether the product of prior and sites can be normalised; cheap unless a site is negative.
+def is_proper(chain: Chain, steps: Step, filtered: Filtered, psd: bool = False) -> Bool[Array, ""]:
+    """Whether the product of prior and sites can be normalised; cheap unless a filtered covariance is indefinite.
 
     With `psd`, any negative site makes the posterior improper by definition.
     """
-    negative = jnp.zeros((), dtype=bool)
-    finite = jnp.ones((), dtype=bool)
-    for precision in steps.precision:
-        negative = negative | jnp.any(precision < 0.0)
-        finite = finite & jnp.all(jnp.isfinite(precision))
+    finite = functools.reduce(jnp.logical_and, (jnp.all(jnp.isfinite(precision)) for precision in steps.precision))
     if psd:
-        return finite & ~negative
-    return finite & jax.lax.cond(negative, lambda: _stays_positive(chain, steps), lambda: jnp.ones((), dtype=bool))
+        return functools.reduce(jnp.logical_and, (jnp.all(precision >= 0.0) for precision in steps.precision), finite)
+    # These are 1 / (1 + w s), and infinite where the site takes out all of the precision.
+    shrinks = [update.shrink for update in filtered.updates]
+    usual = functools.reduce(jnp.logical_and, (jnp.all((shrink > 0.0) & (shrink < jnp.inf)) for shrink in shrinks))
+    return finite & jax.lax.cond(usual, lambda: jnp.ones((), dtype=bool), lambda: _stays_positive(chain, steps))
 
 
 def _stays_positive(chain: Chain, steps: Step) -> Bool[Array, ""]:

@@ -214,7 +214,7 @@ def collect(chain: Chain, steps: Step, filtered: Filtered, smoothed: Any, psd: b
         stack(smoothed.weight),
         lost,
         jnp.asarray(log_det),
-        is_proper(chain, steps, psd),
+        is_proper(chain, steps, filtered, psd),
     )
 
 
