@@ -64,6 +64,26 @@ def test_one_threshold_is_a_probit_model():
     np.testing.assert_allclose(two.covariance(0.3), lk.Bernoulli().covariance(0.3), rtol=1e-14)
 
 
+def test_ordinal_with_logistic_noise():
+    odds = lk.Ordinal(THRESHOLDS, scale=0.8, link="logit")
+    levels, f = np.arange(5.0), 0.4
+    expected = np.diff(scipy.special.expit(np.concatenate([[-np.inf], (THRESHOLDS - f) / 0.8, [np.inf]])))
+    np.testing.assert_allclose(odds.probabilities(f), expected, rtol=1e-12)
+    mean = levels @ expected
+    np.testing.assert_allclose(odds.mean(f), mean, rtol=1e-12)
+    np.testing.assert_allclose(odds.covariance(f), (levels - mean) ** 2 @ expected, rtol=1e-12)
+    np.testing.assert_allclose(odds.cdf(2.0, f), np.sum(expected[:3]), rtol=1e-12)
+    draws = np.asarray(jax.vmap(lambda key: odds.sample(key, f))(jax.random.split(jax.random.key(1), 40_000)))
+    frequencies = np.bincount(draws.astype(int), minlength=5) / draws.size
+    assert np.abs(frequencies - expected).max() < 5.0 * 0.5 / np.sqrt(draws.size)
+    # Far out the slope is that of the logistic tail, and nothing overflows.
+    slopes = jax.vmap(jax.grad(lambda g: odds.log_prob(2.0, g)))(np.array([-300.0, 300.0]))
+    np.testing.assert_allclose(slopes, [1.0 / 0.8, -1.0 / 0.8], rtol=1e-9)
+    assert odds.log_expected_power(1.0, f, 0.6, 1.0) is None
+    with pytest.raises(ValueError, match="link must be one of 'probit', 'logit'"):
+        lk.Ordinal(THRESHOLDS, link="log")
+
+
 def test_ordinal_tails():
     """Far out, a level is as likely as the nearest end of its interval says, and the curvature is that of a normal."""
     far = np.array([-300.0, -60.0, -25.0, 25.0, 60.0, 300.0])

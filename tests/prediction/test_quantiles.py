@@ -171,6 +171,7 @@ EVERYWHERE = {
     "binomial": (lk.Binomial(7, lapse=0.1), [-1.0, 3.0, 7.0]),
     "bernoulli": (lk.Bernoulli("logit", lapse=0.1), [-1.0, 0.0, 1.0]),
     "ordinal": (lk.Ordinal([-1.0, 0.0, 2.0], 0.5), [-1.0, 1.0, 3.0]),
+    "ordinal, logit": (lk.Ordinal([-1.0, 0.0, 2.0], 0.5, link="logit"), [-1.0, 1.0, 3.0]),
     "zero-inflated": (lk.ZeroInflated(lk.Poisson(), 0.3), [-1.0, 2.0, 30.0]),
     "chained": (lk.Chained(lk.ZeroInflated(lk.Poisson()), probability="probit"), [-1.0, 0.0, 3.0]),
     "student, chained": (lk.HeteroscedasticStudentT(4.0), [-2.0, 0.3, 9.0]),

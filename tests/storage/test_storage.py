@@ -229,7 +229,7 @@ LIKELIHOODS = {name: getattr(ng.likelihoods, name) for name in ng.likelihoods.__
 ARGUMENTS = {
     "BetaBinomial": ([3, 4, 5],),
     "Binomial": ([3, 4, 5],),
-    "Ordinal": ([-1.0, 0.5, 2.0],),
+    "Ordinal": ([-1.0, 0.5, 2.0], 1.0, "logit"),
     "Softmax": (4,),
     "AmplitudeDemodulation": (2, [[1.0], [2.0]]),
     "RegressionNetwork": (2, 1, np.eye(2)),
@@ -242,7 +242,7 @@ MODELS = [
     ng.likelihoods.Chained(ng.likelihoods.NegativeBinomial(exposure=[1.0, 2.0]), dispersion="softplus"),
     *(getattr(K, name)() for name in ("RBF", "Matern12", "Matern72", "RationalQuadratic", "Periodic", "Cosine")),
     *(getattr(K, name)() for name in ("Constant", "Linear", "White", "Brownian", "IntegratedBrownian")),
-    *(getattr(K, name)() for name in ("Category", "Spherical")),
+    *(getattr(K, name)() for name in ("Category", "SeasonalWalk", "Spherical", "Walk")),
     *(K.Graph([(0, 1), (1, 2), (2, 3), (3, 0)], kind, nodes=5) for kind in ("icar", "bym2", "leroux")),
     K.Chordal(K.Matern52()) + K.GreatCircle(K.Spherical(20.0)),
     ng.likelihoods.Gaussian([0.1, 0.2]),

@@ -180,9 +180,11 @@ def _guessed_value(model: Model, scales: Scales, item: Learned, path: tuple) -> 
     if item.unit == "x":
         return _SHARE * _columns(scales.ranges, place.columns, item.slot.shape)
     variance = 1.0 if place.is_factor else scales.latent_variances[place.latent] / place.summands
-    whole_range = _columns(scales.ranges, place.columns, ())
-    powers = {"f2": 1.0, "f2/x": whole_range, "f2/x2": whole_range**2, "f2/x3": whole_range**3}
-    return variance / powers[item.unit] if item.unit in powers else None
+    powers = {"f2": 0, "f2/x": 1, "f2/x2": 2, "f2/x3": 3}
+    power = powers.get(item.unit or "")
+    if power is None:
+        return None
+    return variance / _columns(scales.ranges, place.columns, ()) ** power if power else variance
 
 
 class _Place(NamedTuple):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .periodic import Cosine, Periodic
     from .simple import Linear, White
     from .spherical import Spherical
-    from .walk import Walk
+    from .walk import SeasonalWalk, Walk
 
 __getattr__, __dir__ = on_demand(
     __name__,
@@ -32,7 +32,7 @@ __getattr__, __dir__ = on_demand(
         "periodic": "Cosine Periodic",
         "simple": "Linear White",
         "spherical": "Spherical",
-        "walk": "Walk",
+        "walk": "SeasonalWalk Walk",
     },
 )
 
@@ -60,6 +60,7 @@ __all__ = [
     "Product",
     "RationalQuadratic",
     "Scaled",
+    "SeasonalWalk",
     "Spherical",
     "Stationary",
     "Sum",

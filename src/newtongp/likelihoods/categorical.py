@@ -141,10 +141,11 @@ class Softmax(Likelihood):
 
 @final
 class Ordinal(Likelihood):
-    """Ordered levels 0, 1, ...: y counts the thresholds below f + scale * noise, with standard normal noise.
+    """Ordered levels 0, 1, ...: y counts the thresholds below f + scale * noise, with normal or logistic noise.
 
-    P(y <= k | f) = Phi((t_k - f) / scale) for the thresholds t_0 < t_1 < ..., one fewer than levels.
-    They are stored as the first threshold and the `gaps`, so that any positive gaps are valid.
+    P(y <= k | f) = s((t_k - f) / scale) for the thresholds t_0 < t_1 < ..., one fewer than levels. With the link
+    "probit", s is the normal distribution function Phi; with "logit", the logistic one (proportional odds).
+    Thresholds are stored as the first one and the `gaps`, so that any positive gaps are valid.
 
     >>> stars = Ordinal(thresholds=[-1.0, 0.0, 1.0])
     >>> float(stars.mean(0.0)), float(stars.cdf(1, 0.0))
@@ -156,9 +157,11 @@ class Ordinal(Likelihood):
     gaps: jax.Array | np.ndarray | None = learned(Positive())
     # The scale is redundant with the scale of f and the thresholds.
     scale: jax.Array | np.ndarray = learned(Positive(), by_default=False)
+    link: str = eqx.field(static=True, default="probit")
 
-    def __init__(self, thresholds, scale=1.0):
+    def __init__(self, thresholds, scale=1.0, link="probit"):
         """`thresholds` is an increasing vector, one fewer than levels; `scale` > 0 is in the units of f."""
+        self.link = links.check(link, links.PROBABILITY)
         vector = parameter(thresholds, "thresholds", max_ndim=1).reshape(-1)
         gaps = vector[1:] - vector[:-1]
         if not isinstance(vector, Tracer) and np.any(gaps <= 0.0):
@@ -187,7 +190,7 @@ class Ordinal(Likelihood):
         return supports.levels(self.num_levels)
 
     def log_prob(self, y, f):
-        """log [Phi((t_y - f) / scale) - Phi((t_{y-1} - f) / scale)]."""
+        """log [s((t_y - f) / scale) - s((t_{y-1} - f) / scale)]."""
         return self._log_prob(y, f, self.scale)
 
     def _log_prob(self, y, f, scale):
@@ -195,20 +198,23 @@ class Ordinal(Likelihood):
         level = jnp.asarray(y, int)
         upper = (thresholds[jnp.clip(level, 0, last - 1)] - f) / scale
         lower = (thresholds[jnp.clip(level - 1, 0, last - 1)] - f) / scale
-        # The interval is reflected to the side where Phi is small; `near` is the end closer to zero.
+        # The interval is reflected to the side where s is small; `near` is the end closer to zero.
         inside = (level > 0) & (level < last)
         reflected = jnp.where(inside, lower + upper > 0.0, level > 0)
-        near = links.log_ndtr(jnp.where(reflected, -lower, upper))
+        near = links.log_probability(self.link, jnp.where(reflected, -lower, upper), None)
         if self.gaps is None:
             return near
-        far = links.log_ndtr(jnp.where(reflected, -upper, lower))
+        far = links.log_probability(self.link, jnp.where(reflected, -upper, lower), None)
         gap = jnp.where(inside, near - far, 1.0)
         return near + jnp.where(inside, jnp.log(-jnp.expm1(-gap)), 0.0)
+
+    def _share_below(self, distance):
+        return ndtr(distance) if self.link == "probit" else jax.nn.sigmoid(distance)
 
     def _above(self, f):
         """P(y > k | f) and P(y <= k | f) for every threshold."""
         distance = (self.thresholds - f) / self.scale
-        return ndtr(-distance), ndtr(distance)
+        return self._share_below(-distance), self._share_below(distance)
 
     def probabilities(self, f):
         """P(y = k | f) of every level k."""
@@ -229,15 +235,16 @@ class Ordinal(Likelihood):
     def cdf(self, y, f):
         last = self.num_levels - 1
         level = jnp.clip(jnp.floor(jnp.asarray(y, float)), 0, last - 1).astype(int)
-        inside = ndtr((self.thresholds[level] - f) / self.scale)
+        inside = self._share_below((self.thresholds[level] - f) / self.scale)
         return jnp.where(y < 0.0, 0.0, jnp.where(y >= last, 1.0, inside))
 
     def sample(self, key, f):
-        noisy = f + self.scale * jax.random.normal(key)
+        noise = jax.random.normal(key) if self.link == "probit" else jax.random.logistic(key)
+        noisy = f + self.scale * noise
         return jnp.sum(jnp.where(noisy > self.thresholds, 1.0, 0.0))
 
     def log_expected_power(self, y, mean, covariance, power):
-        """log E[p(y | f)] for f ~ N(mean, covariance), with power 1."""
-        if power != 1.0:
+        """log E[p(y | f)] for f ~ N(mean, covariance), with the probit link and power 1."""
+        if power != 1.0 or self.link != "probit":
             return None
         return self._log_prob(y, mean, jnp.sqrt(self.scale**2 + covariance))

@@ -151,7 +151,7 @@ def _(likelihood: Ordinal, y, f):
 def _ordinal(likelihood: Ordinal, y, mean, scale):
     last = likelihood.num_levels - 1
     level = np.clip(np.floor(y), 0, last - 1).astype(int)
-    below = special.ndtr((_thresholds(likelihood)[level] - mean) / scale)
+    below = _probability(likelihood.link, (_thresholds(likelihood)[level] - mean) / scale, None)
     return np.where(y < 0.0, 0.0, np.where(y >= last, 1.0, below))
 
 
@@ -299,6 +299,8 @@ def _(likelihood: Bernoulli, y, mean, covariance):
 
 @_expected_distribution.register
 def _(likelihood: Ordinal, y, mean, covariance):
+    if likelihood.link != "probit":
+        return None
     return _ordinal(likelihood, y, mean[0], np.hypot(likelihood.scale, np.sqrt(covariance[0, 0])))
 
 
@@ -388,6 +390,8 @@ def _(likelihood: Bernoulli, mean, covariance):
 
 @_expected_moments.register
 def _(likelihood: Ordinal, mean, covariance):
+    if likelihood.link != "probit":
+        return None
     scale = np.hypot(likelihood.scale, np.sqrt(covariance[0, 0]))
     distance = (_thresholds(likelihood)[:, None] - mean[0]) / scale
     above, below = special.ndtr(-distance), special.ndtr(distance)

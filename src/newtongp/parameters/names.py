@@ -81,14 +81,23 @@ def _visit(value: Any, path: Path, name: str, declaration_above: tuple) -> Itera
     if isinstance(value, eqx.Module):
         yield from _walk(value, path, name, declaration_above)
     elif isinstance(value, (tuple, list)):
-        for index, entry in enumerate(value):
+        for index, (entry, label) in enumerate(zip(value, _labels(value), strict=True)):
             # A single part needs no index: `mean.value`, not `mean[0].value`.
-            label = getattr(entry, "label", None)
             numbered = name if len(value) == 1 else f"{name}[{index}]"
-            inner = _longer(name, label) if isinstance(label, str) else numbered
+            inner = numbered if label is None else _longer(name, label)
             yield from _visit(entry, (*path, index), inner, declaration_above)
     elif _is_real(value):
         yield Parameter(name, path, np.asarray(value, dtype=float), *declaration_above)
+
+
+def _labels(entries: Any) -> list[str | None]:
+    """The labels of entries that have one; those that share it are numbered: `smooth(day)[0]`, `smooth(day)[1]`."""
+    found = [getattr(entry, "label", None) for entry in entries]
+    labels = [label if isinstance(label, str) else None for label in found]
+    return [
+        label if label is None or labels.count(label) == 1 else f"{label}[{labels[:place].count(label)}]"
+        for place, label in enumerate(labels)
+    ]
 
 
 def _is_real(value: Any) -> bool:

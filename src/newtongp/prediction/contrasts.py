@@ -53,7 +53,7 @@ def contrast(
     if average and rows > _MOST:
         raise ValueError(f"an average is over at most {_MOST} rows, got {rows}: give a sample of the rows")
     likelihoods = [
-        likelihood_at(result.model, rows, row_values(columns, table, row_parameters, name))
+        likelihood_at(result.model, rows, row_values(result.model.likelihood, columns, table, row_parameters, name))
         for table, name in ((table_a, "table_a"), (table_b, "table_b"))
     ]
     size = rows if average else _PAIRS

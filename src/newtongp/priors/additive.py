@@ -20,9 +20,10 @@ from .._runtime.compilation import compiled
 from .._runtime.double import on_host
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
-from ..terms.base import Terms, Units, as_terms
+from ..terms.base import Terms, Units
 from ..terms.columns import TableColumns
 from ..terms.group import Group
+from ..terms.reading import as_terms
 from ..terms.smooth import KernelTerm, Trend
 from ..terms.table import Table
 from . import level_space

@@ -115,7 +115,7 @@ def _ordinal(values: dict[str, Any]) -> Ordinal:
     first, gaps = values["first"], values["gaps"]
     require(np.ndim(first) == 0 and (gaps is None or np.ndim(gaps) == 1), "thresholds must be numbers")
     rises = np.zeros(0) if gaps is None else np.cumsum(gaps)
-    made = Ordinal(np.concatenate([[first], first + rises]), values["scale"])
+    made = Ordinal(np.concatenate([[first], first + rises]), values["scale"], values["link"])
     require((made.gaps is None) == (gaps is None), "there are no gaps without thresholds")
     # As they were written: differences of sums are not bitwise equal.
     for name in ("first", "gaps"):

@@ -29,6 +29,7 @@ _CLASSES = {
     ),
     "kernels.stationary": ("kernels", "Matern12 Matern32 Matern52 Matern72 RBF RationalQuadratic"),
     "kernels.stationary_blocks": ("kernels", "MaternBlock RBFBlock"),
+    "kernels.walk": ("kernels", "SeasonalWalk SeasonalWalkBlock Walk"),
     "means": ("means", "Constant Function Independent Linear Sum Zero"),
     "likelihoods.categorical": ("likelihoods", "Bernoulli Ordinal Softmax"),
     "likelihoods.chained": ("likelihoods", "Chained ZeroInflated"),

@@ -136,21 +136,6 @@ class Terms(eqx.Module):
         return " + ".join(term.label for term in self.terms)
 
 
-def as_terms(value: Any) -> Terms:
-    """A term, a sum of terms or a formula as a sum; ValueError for anything else."""
-    if isinstance(value, Term):
-        return Terms((value,))
-    if isinstance(value, Terms):
-        return value
-    if isinstance(value, str):
-        from .formula import from_formula
-
-        value = from_formula(value)
-    if isinstance(getattr(value, "terms", None), Terms):  # a formula
-        return value.terms
-    raise ValueError(f"expected a term such as terms.Linear('age'), a sum of terms, or a formula, got {value!r}")
-
-
 def replaced(term: Any, **fields: Any) -> Any:
     """A copy of a term with other values of some fields."""
     copy = object.__new__(type(term))
