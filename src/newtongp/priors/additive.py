@@ -179,7 +179,8 @@ class Additive(Prior):
 
     def chain(self) -> MarkovGP:
         """The chain: a Markovian GP with the sum of the kernels of its terms."""
-        parts = [self.latents[0].terms[number].covariance() for number in self.chained]
+        terms: list[Any] = [self.latents[0].terms[number] for number in self.chained]
+        parts = [term.covariance() for term in terms]
         return MarkovGP(parts[0] if len(parts) == 1 else functools.reduce(operator.add, parts))
 
     def times_of(self, x: Any) -> Any:
@@ -209,12 +210,14 @@ class Additive(Prior):
         mean, blocks = jnp.zeros(inner.mean.shape[0]), []
         for number, (term, own) in enumerate(zip(self.latents[0].terms, rows, strict=True)):
             if number in self.chained:
-                blocks += [block_of(weights, 0) for weights in term.chain_weights(inner.times)]
+                smooth: Any = term
+                blocks += [block_of(weights, 0) for weights in smooth.chain_weights(inner.times)]
             else:
                 mean = mean + term.mean(own)
                 blocks += [block_of(weights, 0) for weights in term.weights(own)]
         columns = level_space.matrix_of(tuple(blocks), inner.mean.shape[0])
-        return ChainedWorkspace(inner, mean[:, None], columns, tuple(map(bool, level_space.flats(tuple(blocks)))))
+        flat = tuple(map(bool, level_space.flats(tuple(blocks))))
+        return ChainedWorkspace(inner=inner, mean=mean[:, None], columns=columns, flat_weights=flat)
 
     def _is_eliminated(self, block: Block) -> bool:
         return block.root is None and block.codes is not None and block.over == self.eliminated
@@ -286,6 +289,9 @@ class AdditiveWorkspace(Workspace):
     """The blocks of all terms at the data."""
 
     blocks: Blocks
+
+    def __init__(self, blocks: Blocks):
+        self.blocks = blocks
 
     @property
     def mean(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
