@@ -49,7 +49,7 @@ def test_terms_are_chosen_by_label_or_column():
     result, rows = tables.fitted(), tables.visits().head(4)
     by_label = result.terms(rows, only="group(patient)")
     assert by_label.equals(result.terms(rows, only=["patient"]))
-    with pytest.raises(ValueError, match="only must name terms.*'dose'.*linear\\(dose, drug\\)"):
+    with pytest.raises(ValueError, match="only must name terms, or columns of groups and smooth terms, got 'dose'"):
         result.terms(rows, only=["dose"])  # shared with other fixed effects
     with pytest.raises(ValueError, match="level must be a number"):
         result.terms(rows, level=95)
