@@ -83,7 +83,7 @@ def _called(names: tuple[str, ...]) -> str:
 
 def from_formulas(model: Any, y: Any, effects: Any = None) -> tuple[Any, Any]:
     """The model and y that a user gave; of a formula, which is followed by a likelihood, the model and y's column."""
-    if not isinstance(model, (str, Mapping)) and type(model).__name__ != "Formula":
+    if isinstance(model, Model):
         if effects is not None:
             raise ValueError(
                 "effects= is the prior of fixed effects of a formula: write Linear(..., prior=...) instead"

@@ -1,5 +1,6 @@
 """Binding additive models to tables: columns become numbers, and terms learn their sizes."""
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
@@ -52,12 +53,13 @@ def _check_terms(prior: "Additive") -> None:
     from ..terms.linear import Linear
 
     for terms in prior.latents:
-        labels = [(term.label, getattr(term, "intercept", None)) for term in terms.terms]
-        twice = next((label for label, _ in labels if labels.count((label, _)) > 1), None)
-        if twice is not None:
+        same = [
+            (a, b) for a, b in itertools.combinations(terms.terms, 2) if a.label == b.label and eqx.tree_equal(a, b)
+        ]
+        if same:
             raise ValueError(
-                f"the model has the term {twice} twice, so that its parts cannot be told apart: leave one out, or give "
-                "one term the sum of both kernels"
+                f"the model has the term {same[0][0].label} twice, so that its parts cannot be told apart: leave one "
+                "out, or give them different kernels"
             )
         both = [term.label for term in terms.terms if isinstance(term, Linear) and term.intercept]
         if len(both) > 1:
