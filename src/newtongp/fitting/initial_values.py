@@ -179,7 +179,7 @@ def _guessed_value(model: Model, scales: Scales, item: Learned, path: tuple) -> 
     place = _place(model, path)
     if item.unit == "x":
         return _SHARE * _columns(scales.ranges, place.columns, item.slot.shape)
-    variance = 1.0 if place.is_factor else scales.latent_variances[place.latent] / place.summands
+    variance = 1.0 if place.is_factor else scales.latent_variances[place.latent] / max(place.summands, 1)
     powers = {"f2": 0, "f2/x": 1, "f2/x2": 2, "f2/x3": 3}
     power = powers.get(item.unit or "")
     if power is None:

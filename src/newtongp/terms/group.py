@@ -131,8 +131,8 @@ class Group(Term):
         levels = levels_of(self.columns, table)
         if len(levels) < 2:
             raise ValueError(
-                f"{self.label} needs at least two levels, but column {self.columns[0]!r} has only {next(iter(levels))!r}: leave "
-                "the term out"
+                f"{self.label} needs at least two levels, but column {self.columns[0]!r} has only "
+                f"{next(iter(levels))!r}: leave the term out"
             )
         encoder = GroupEncoder(self.columns, levels, bind_all(self.slope, self.intercept, table), self.intercept)
         size = len(encoder.names)
