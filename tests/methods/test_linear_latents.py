@@ -8,7 +8,7 @@ import pytest
 import newtongp as ng
 from newtongp.likelihoods.base import row_log_prob, row_log_prob_at_nodes
 from newtongp.methods.expectation import expected_log_density, log_expected_density
-from newtongp.methods.linear_form import powered_normal
+from newtongp.methods.linear_form import powered_derivatives, powered_normal
 from newtongp.methods.linearisation import linearise, slope_by_derivative, slope_by_regression
 from newtongp.methods.nodes import exact_rule, moment_rule
 from newtongp.methods.target import ExpectedLogDensity, PowerDensity
@@ -189,11 +189,11 @@ def test_derivatives_by_hand_of_the_powered_density(name, power):
     points = jnp.asarray(np.random.default_rng(1).normal(size=(likelihood.num_latents, 3)))
 
     def value(f):
-        return powered_normal(likelihood, jnp.asarray(y), f[:count, None], f[count:, None], root, power).value[0]
+        return powered_normal(likelihood, jnp.asarray(y), f[:count, None], f[count:, None], root, power)[0]
 
     @jax.jit
     def both(f):
-        by_hand = powered_normal(likelihood, jnp.asarray(y), f[:count], f[count:], root, power, derivatives=True)
+        by_hand = powered_derivatives(likelihood, jnp.asarray(y), f[:count], f[count:], root, power)
         functions = (value, jax.grad(value), jax.hessian(value))
         return by_hand, [jax.vmap(h, in_axes=1, out_axes=axis)(f) for axis, h in enumerate(functions)]
 

@@ -24,7 +24,7 @@ MAY_IMPORT = {
     "methods": "_runtime validation numerics likelihoods",
     "model": "validation likelihoods terms priors",
     "inputs": "_runtime validation numerics likelihoods terms priors model",
-    "results": "numerics parameters priors model inputs",
+    "results": "numerics parameters terms priors model inputs",
     "inference": (
         "_runtime validation numerics parameters kernels means likelihoods priors methods model inputs results"
     ),

@@ -205,6 +205,7 @@ def _facts(result: Result) -> dict[str, Any]:
         },
         "energy": {"name": _energy_words(method), "value": _plain(result.energy)},
         "rows": None if data is None else _count_rows(data),
+        "structure": result.model.prior.structure if isinstance(result.model.prior, Additive) else None,
     }
 
 
@@ -269,6 +270,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if rows is not None:
         partly = f", {rows['partly_observed']} in part" if rows["partly_observed"] else ""
         yield "rows", f"{rows['observed']} observed{partly}, {rows['missing']} missing"
+    if facts["structure"] is not None:
+        yield "terms", facts["structure"]
 
 
 # Coefficients -----------------------------------------------------------------------------------------

@@ -89,7 +89,8 @@ def _most_likely(setup: Setup, prior: Additive) -> tuple[dict[tuple[int, int], n
     latents = [latent for latent, _ in places]
     sizes = np.cumsum([0, *(own.shape[1] for own in rows)])
     offset = np.array(setup.problem.workspace.mean)
-    now = np.concatenate([np.asarray(prior.latents[i].terms[j].coefficients) for i, j in places])
+    terms: list[Any] = [prior.latents[latent].terms[number] for latent, number in places]
+    now = np.concatenate([np.asarray(term.coefficients) for term in terms])
     for k, own in enumerate(rows):  # the part of the prior mean that does not move
         offset[:, latents[k]] -= own @ now[sizes[k] : sizes[k + 1]]
 

@@ -236,12 +236,13 @@ def _columns(values: np.ndarray, columns: np.ndarray | None, shape: tuple[int, .
 def unit_of(model: Model, scales: Scales, item: Learned) -> Any:
     """The scale of steps in the free numbers of a parameter: 1 for logarithms and log odds."""
     path = item.slot.paths[0]
+    name = path[-1]
     if not isinstance(item.slot.constraint, Real):
         return 1.0
     if path[0] == "prior" and path[1] == "mean" and len(path) > 4:
         size = np.sqrt(scales.latent_variances[path[3]])
-        return size / _columns(scales.ranges, None, item.slot.shape) if path[-1] == "slope" else size
-    if path[-1] == "coefficients":
+        return size / _columns(scales.ranges, None, item.slot.shape) if name == "slope" else size
+    if name == "coefficients":
         return look_up(model, path[:-1]).units
     if path[:2] == ("prior", "inducing"):
         return np.broadcast_to(scales.ranges, item.slot.shape)

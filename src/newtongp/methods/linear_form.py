@@ -79,12 +79,25 @@ class Powered(NamedTuple):
     """log E[p(y | f)^α] at nodes, with derivatives in g and in the means of the linear latents."""
 
     value: Float[Array, " S"]
-    gradient: Float[Array, "D S"] | None = None
+    gradient: Float[Array, "D S"]
     """In g, then in the means."""
-    second: Float[Array, "G G S"] | None = None
-    cross: Float[Array, "G K S"] | None = None
-    fit: Float[Array, "P K S"] | None = None
+    second: Float[Array, "G G S"]
+    cross: Float[Array, "G K S"]
+    fit: Float[Array, "P K S"]
     """F that makes −FᵀF the Hessian in the means."""
+
+
+class _Factored(NamedTuple):
+    """What derivatives share with the value. W is the inverse root of S, and `noise_root` that of Σ if α < 1."""
+
+    value: Float[Array, " S"]
+    matrix: Float[Array, "P K S"]
+    spread: Float[Array, "P K S"]
+    """AR."""
+    miss: Float[Array, "P S"]
+    """Wr."""
+    inverse_root: Float[Array, "P P S"]
+    noise_root: Float[Array, "P P S"] | None
 
 
 def powered_normal(
@@ -94,9 +107,12 @@ def powered_normal(
     linear: Float[Array, "K S"],
     root: Float[Array, "K K"],
     power: float,
-    derivatives: bool = False,
-) -> Powered:
+) -> Float[Array, " S"]:
     """log E[p(y | f)^α] for linear latents with these means and this root R of their covariance."""
+    return _factored(likelihood, y, others, linear, root, power).value
+
+
+def _factored(likelihood, y, others, linear, root, power: float) -> _Factored:
     matrix, residual, noise = linear_form(likelihood, y, others, linear)
     spread = _right_times(matrix, root)
     covariance = noise / power + _product(spread, _transposed(spread))
@@ -106,26 +122,38 @@ def powered_normal(
     noise_root, noise_log_det = _inverse_root(noise) if power < 1.0 else (None, 0.0)
     scale = (1.0 - power) * (outputs * LOG_2PI + noise_log_det) - outputs * math.log(power)
     value = 0.5 * (scale - outputs * LOG_2PI - log_det - jnp.sum(miss**2, axis=0))
-    if not derivatives:
-        return Powered(value)
-    fit = _product(inverse_root, matrix)
-    slope = slope_of(fit, miss)
-    if others.shape[0] == 0:
-        return Powered(value, slope, fit=fit)
-    return _with_derivatives_in_others(
-        likelihood, others, linear, root, power, spread, inverse_root, noise_root, Powered(value, slope, fit=fit), miss
-    )
+    return _Factored(value, matrix, spread, miss, inverse_root, noise_root)
 
 
-def _with_derivatives_in_others(
-    likelihood, others, linear, root, power, spread, inverse_root, noise_root, found: Powered, miss
+def powered_derivatives(
+    likelihood: Likelihood,
+    y: Float[Array, " P"],
+    others: Float[Array, "G S"],
+    linear: Float[Array, "K S"],
+    root: Float[Array, "K K"],
+    power: float,
 ) -> Powered:
-    """The same with derivatives in g, by which S₁, r₁, ... are meant; W is the inverse root of S.
+    """`powered_normal` with derivatives, in g only if there is any."""
+    parts = _factored(likelihood, y, others, linear, root, power)
+    fit = _product(parts.inverse_root, parts.matrix)
+    slope = slope_of(fit, parts.miss)
+    if others.shape[0] == 0:
+        none = jnp.zeros((0, 0, linear.shape[1]))
+        return Powered(parts.value, slope, none, jnp.zeros((0, *linear.shape)), fit)
+    first, second, cross = _derivatives_in_others(likelihood, others, linear, root, power, parts, fit)
+    return Powered(parts.value, jnp.concatenate([first, slope]), second, cross, fit)
+
+
+def _derivatives_in_others(
+    likelihood, others, linear, root, power: float, parts: _Factored, fit
+) -> tuple[Float[Array, "G S"], Float[Array, "G G S"], Float[Array, "G K S"]]:
+    """First and second derivatives in g, by which S₁, r₁, ... are meant, and mixed ones in g and the means.
 
     With β = S⁻¹r and Q = ββᵀ − S⁻¹:
 
     h₁ = ½⟨Q, S₁⟩ − βᵀr₁ and h₁₂ = ½⟨Q, S₁₂⟩ + ½⟨WS₁Wᵀ, WS₂Wᵀ⟩ − c₁ᵀc₂ − βᵀr₁₂, where c₁ = WS₁β − Wr₁.
     """
+    _, _, spread, miss, inverse_root, noise_root = parts
     at, indices = _form_at(likelihood, linear.shape[1]), range(others.shape[0])
     forms = _moved(partial_derivatives(at, others), linear, root)
     curved = _moved(partial_derivatives(lambda g: partial_derivatives(at, g), others), linear, root)
@@ -165,9 +193,8 @@ def _with_derivatives_in_others(
 
     upper = {(i, j): second(i, j) for i in indices for j in indices if i <= j}
     rows = [jnp.stack([upper[min(i, j), max(i, j)] for j in indices]) for i in indices]
-    cross = [slope_of(forms.at(i).matrix, weights) - slope_of(found.fit, changes[i]) for i in indices]
-    gradient = jnp.concatenate([jnp.stack([first(i) for i in indices]), found.gradient])
-    return found._replace(gradient=gradient, second=jnp.stack(rows), cross=jnp.stack(cross))
+    cross = [slope_of(forms.at(i).matrix, weights) - slope_of(fit, changes[i]) for i in indices]
+    return jnp.stack([first(i) for i in indices]), jnp.stack(rows), jnp.stack(cross)
 
 
 class _Moved(NamedTuple):

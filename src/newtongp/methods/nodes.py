@@ -40,7 +40,7 @@ from ..numerics.cubature import (
 )
 from ..numerics.gaussian import Gaussian
 from ..numerics.small import LOG_2PI, small_root, symmetrise
-from .linear_form import linear_form, partial_derivatives, powered_normal, seen_through, slope_of
+from .linear_form import linear_form, partial_derivatives, powered_derivatives, powered_normal, seen_through, slope_of
 from .mesh import mesh_for_density, mesh_for_expectation
 
 
@@ -357,11 +357,11 @@ def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, powe
     count = len(nodes.split.others)
 
     def value(f):
-        return powered_normal(likelihood, y, f[:count, None], f[count:, None], nodes.free_root, power)[0][0]
+        return powered_normal(likelihood, y, f[:count, None], f[count:, None], nodes.free_root, power)[0]
 
     def with_derivatives(points):
-        found = powered_normal(likelihood, y, points.T[:count], points.T[count:], nodes.free_root, power, True)
-        value, gradient, second, cross, fit = found
+        others, linear = points.T[:count], points.T[count:]
+        value, gradient, second, cross, fit = powered_derivatives(likelihood, y, others, linear, nodes.free_root, power)
 
         def hessian(weights):
             curvature = -jnp.tensordot(fit * weights[None, None, :], fit, axes=((0, 2), (0, 2)))
@@ -382,7 +382,8 @@ def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: float) -> I
         return power * row_log_prob(likelihood, y, f)
 
     def at_all(points):
-        values, gradient, second = row_log_prob_at_nodes(likelihood, y, points.T)
+        at_nodes: Any = row_log_prob_at_nodes(likelihood, y, points.T)
+        values, gradient, second = at_nodes
         return AtNodes(power * values, power * gradient, lambda weights: power * (second @ weights))
 
     if _overrides(likelihood, "log_prob_at_nodes"):

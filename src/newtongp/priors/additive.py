@@ -114,7 +114,30 @@ class Additive(Prior):
             )
 
     over_table: ClassVar[bool] = True
-    memory_remedy: ClassVar[str] = "use terms with fewer levels or distinct values, or fewer rows"
+
+    @property
+    def memory_remedy(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Advice that names the term with the most weights."""
+        terms = [term for terms in self.latents for term in terms.terms if not self._is_apart(term)]
+        largest = max(terms, key=lambda term: term.count)
+        return (
+            f"most of it is for {largest.label}, with {largest.count} weights: use fewer levels or distinct values "
+            "there, as by rounding its columns, or a term that can be eliminated (a Group, or a Trend over time)"
+        )
+
+    @property
+    def structure(self) -> str:
+        """How the terms are conditioned, in words, once bound to a table."""
+
+        def labels(terms: Any) -> str:
+            return ", ".join(dict.fromkeys(term.label for term in terms))
+
+        every = [term for terms in self.latents for term in terms.terms if term.count]
+        apart = [term for term in every if self._is_apart(term)]
+        weights = [term for term in every if not self._is_apart(term)]
+        how = "one chain in time" if self.chained else "eliminated level by level"
+        parts = [*([f"{labels(apart)}: {how}"] if apart else []), *([f"{labels(weights)}: weights"] if weights else [])]
+        return "; ".join(parts) + " (exact)"
 
     def memory(self, x: np.ndarray) -> float:
         weights = float(sum(term.count for terms in self.latents for term in terms.terms if not self._is_apart(term)))
@@ -156,7 +179,8 @@ class Additive(Prior):
 
     def chain(self) -> MarkovGP:
         """The chain: a Markovian GP with the sum of the kernels of its terms."""
-        parts = [self.latents[0].terms[number].covariance() for number in self.chained]
+        terms: list[Any] = [self.latents[0].terms[number] for number in self.chained]
+        parts = [term.covariance() for term in terms]
         return MarkovGP(parts[0] if len(parts) == 1 else functools.reduce(operator.add, parts))
 
     def times_of(self, x: Any) -> Any:
@@ -186,12 +210,14 @@ class Additive(Prior):
         mean, blocks = jnp.zeros(inner.mean.shape[0]), []
         for number, (term, own) in enumerate(zip(self.latents[0].terms, rows, strict=True)):
             if number in self.chained:
-                blocks += [block_of(weights, 0) for weights in term.chain_weights(inner.times)]
+                smooth: Any = term
+                blocks += [block_of(weights, 0) for weights in smooth.chain_weights(inner.times)]
             else:
                 mean = mean + term.mean(own)
                 blocks += [block_of(weights, 0) for weights in term.weights(own)]
         columns = level_space.matrix_of(tuple(blocks), inner.mean.shape[0])
-        return ChainedWorkspace(inner, mean[:, None], columns, tuple(map(bool, level_space.flats(tuple(blocks)))))
+        flat = tuple(map(bool, level_space.flats(tuple(blocks))))
+        return ChainedWorkspace(inner=inner, mean=mean[:, None], columns=columns, flat_weights=flat)
 
     def _is_eliminated(self, block: Block) -> bool:
         return block.root is None and block.codes is not None and block.over == self.eliminated
@@ -263,6 +289,9 @@ class AdditiveWorkspace(Workspace):
     """The blocks of all terms at the data."""
 
     blocks: Blocks
+
+    def __init__(self, blocks: Blocks):
+        self.blocks = blocks
 
     @property
     def mean(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -11,6 +11,7 @@ from ..inputs.data import Data
 from ..model import Model
 from ..numerics.gaussian import Gaussian, Sites
 from ..priors.base import Posterior
+from ..terms.columns import TableColumns
 from .status import Status
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class Result(ResultMethods):
         marginals: Any,
         condition: Callable[[], Posterior],
         site_marginals: Gaussian | None = None,
-        columns: Columns | None = None,
+        columns: Columns | TableColumns | None = None,
     ):
         self.model = model
         self.method = method
