@@ -13,7 +13,7 @@ from ..parameters.constraints import Covariance, learned
 from ..parameters.matrices import checked_covariance
 from ..validation.numbers import parameter
 from .base import Encoder, Term, Units, Weights, columns_of, replaced
-from .features import Feature, bind_all
+from .features import Feature, bind_all, label_of
 from .table import Level, Table
 
 _SHARE = 0.3
@@ -115,7 +115,7 @@ class Group(Term):
 
     @property
     def label(self) -> str:
-        slopes = [f if isinstance(f, str) else f.label for f in self.slope]
+        slopes = list(map(label_of, self.slope))
         inside = [":".join(self.columns), *([f"slope={'+'.join(slopes)}"] if slopes else [])]
         return f"group({', '.join(inside)})"
 
