@@ -115,11 +115,7 @@ class Group(Term):
 
     @property
     def label(self) -> str:
-<<<<<<< HEAD
-        slopes = [label_of(effect) for effect in self.slope]
-=======
         slopes = list(map(label_of, self.slope))
->>>>>>> refs/tmp/formula
         inside = [":".join(self.columns), *([f"slope={'+'.join(slopes)}"] if slopes else [])]
         return f"group({', '.join(inside)})"
 
