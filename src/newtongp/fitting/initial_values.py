@@ -23,7 +23,7 @@ from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
-from ..terms.smooth import Product as ProductTerm
+from ..terms.kernel_term import Product as ProductTerm
 from .learned import Learned, choose, with_values
 
 _SHARE = 0.2

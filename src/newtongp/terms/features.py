@@ -336,6 +336,13 @@ def as_feature(entry: Any, table: Table) -> Feature:
     return Numeric(entry) if column.is_numeric else Factor(entry)
 
 
+def label_of(effect: Any) -> str:
+    """How a user's entry is written: a name, an interaction of several, or a feature."""
+    if isinstance(effect, tuple):
+        return ":".join(map(label_of, effect))
+    return effect if isinstance(effect, str) else effect.label
+
+
 def bind_all(entries: tuple[Any, ...], intercept: bool, table: Table) -> tuple[Feature, ...]:
     """All features of a design matrix, bound to a table.
 

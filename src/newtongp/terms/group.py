@@ -13,7 +13,7 @@ from ..parameters.constraints import Covariance, learned
 from ..parameters.matrices import checked_covariance
 from ..validation.numbers import parameter
 from .base import Encoder, Term, Units, Weights, columns_of, replaced
-from .features import Feature, bind_all
+from .features import Feature, bind_all, label_of
 from .table import Level, Table
 
 _SHARE = 0.3
@@ -115,7 +115,7 @@ class Group(Term):
 
     @property
     def label(self) -> str:
-        slopes = [f if isinstance(f, str) else f.label for f in self.slope]
+        slopes = [label_of(effect) for effect in self.slope]
         inside = [":".join(self.columns), *([f"slope={'+'.join(slopes)}"] if slopes else [])]
         return f"group({', '.join(inside)})"
 
@@ -131,8 +131,8 @@ class Group(Term):
         levels = levels_of(self.columns, table)
         if len(levels) < 2:
             raise ValueError(
-                f"{self.label} needs at least two levels, but column {self.columns[0]!r} has only {levels[0]!r}: leave "
-                "the term out"
+                f"{self.label} needs at least two levels, but column {self.columns[0]!r} has only "
+                f"{next(iter(levels))!r}: leave the term out"
             )
         encoder = GroupEncoder(self.columns, levels, bind_all(self.slope, self.intercept, table), self.intercept)
         size = len(encoder.names)

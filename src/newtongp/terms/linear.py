@@ -11,7 +11,7 @@ from ..numerics.linalg import dependent_column
 from ..parameters.constraints import Real, learned, never_learned
 from ..validation.numbers import parameter
 from .base import Encoder, Term, Units, Weights, columns_of, replaced
-from .features import Feature, Numeric, bind_all
+from .features import Feature, Numeric, bind_all, label_of
 from .table import Table
 
 _WIDE = 10.0
@@ -92,7 +92,7 @@ class Linear(Term):
     def label(self) -> str:
         if not self.effects:
             return "intercept"
-        return f"linear({', '.join(map(_label, self.effects))})"
+        return f"linear({', '.join(map(label_of, self.effects))})"
 
     @property
     def width(self) -> int:
@@ -193,12 +193,6 @@ def _checked(effect: Any) -> Any:
     if not isinstance(effect, (str, Feature)):
         raise ValueError(f"an effect must be the name of a column, or one such as Factor('drug'), got {effect!r}")
     return effect
-
-
-def _label(effect: Any) -> str:
-    if isinstance(effect, tuple):
-        return ":".join(map(_label, effect))
-    return effect if isinstance(effect, str) else effect.label
 
 
 @dataclasses.dataclass(frozen=True)
