@@ -26,7 +26,8 @@ def visits(rows: int = 60, seed: int = 0) -> pd.DataFrame:
         }
     )
     own = dict(zip([f"p{k}" for k in range(8)], 0.6 * rng.normal(size=8), strict=True))
-    rate = 0.2 * frame["dose"] + 0.4 * (frame["drug"] == "high") + frame["patient"].map(own) + np.log(frame["days"]) - 1.5
+    rate = 0.2 * frame["dose"] + 0.4 * (frame["drug"] == "high") + frame["patient"].map(own) - 1.5
+    rate += np.log(frame["days"])
     frame["y"] = rng.poisson(np.exp(rate)).astype(float)
     frame.loc[[4, 11], "y"] = np.nan
     return frame

@@ -350,7 +350,9 @@ def _sparse(o):
 
 def _ordinal(o):
     made = L.Ordinal(
-        np.append(o.first, o.first + (0.0 if o.gaps is None else np.cumsum(o.gaps)))[: o.num_levels - 1], o.scale, o.link
+        np.append(o.first, o.first + (0.0 if o.gaps is None else np.cumsum(o.gaps)))[: o.num_levels - 1],
+        o.scale,
+        o.link,
     )
     assert np.allclose(made.first, o.first) and (o.gaps is None or np.allclose(made.gaps, o.gaps, atol=1e-12))
     return o

@@ -3,7 +3,15 @@
 import numpy as np
 import pytest
 
-from examples import batch_of_data_sets, network_as_mean, sampling_hyperparameters
+from examples import (
+    areas,
+    batch_of_data_sets,
+    distributional,
+    monthly,
+    network_as_mean,
+    sampling_hyperparameters,
+    seizures,
+)
 
 
 @pytest.mark.slow
@@ -24,3 +32,51 @@ def test_sampling_hyperparameters():
     pytest.importorskip("blackjax")
     draws = sampling_hyperparameters.main(draws=30, warmup=30)
     assert draws.shape == (30, 2) and np.all(np.isfinite(draws)) and np.all(np.std(draws, axis=0) > 0.0)
+
+
+def estimates(result):
+    """Estimates and intervals by name."""
+    frame = result.effects()
+    return {row["name"]: (row["estimate"], row["lower"], row["upper"]) for _, row in frame.iterrows()}
+
+
+def drawn(folder, name):
+    path = folder / name
+    return path.stat().st_size > 10_000
+
+
+@pytest.mark.slow
+def test_seizures(tmp_path, capsys):
+    found = estimates(seizures.main(tmp_path / "seizures.png"))
+    for name, truth in {"base": 1.0, "treatment[drug]": -0.4, "visit": -0.08, "sd(intercept)": 0.5}.items():
+        assert found[name][1] < truth < found[name][2]
+    assert drawn(tmp_path, "seizures.png") and "a new patient" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_areas(tmp_path):
+    result = areas.main(tmp_path / "areas.png")
+    found = estimates(result)
+    assert found["poverty"][1] < 0.03 < found["poverty"][2]
+    assert 0.0 < found["kernel.phi"][0] < 1.0
+    effects = result.effects("district").set_index("district")["estimate"]
+    assert effects["d70"] > 0.0 > effects["d00"]  # as the smooth risk is
+    assert drawn(tmp_path, "areas.png")
+
+
+@pytest.mark.slow
+def test_a_monthly_series(tmp_path):
+    found = estimates(monthly.main(tmp_path / "monthly.png"))
+    for name, truth in {"law": -0.22, "log_price": -0.5 * 1.2}.items():
+        assert found[name][1] < truth < found[name][2]
+    assert drawn(tmp_path, "monthly.png")
+
+
+@pytest.mark.slow
+def test_distributional_regression(tmp_path):
+    result = distributional.main(tmp_path / "distributional.png")
+    frame = result.effects().set_index(["term", "name"])
+    location = frame.loc["location.linear(sex)", "sex[m]"]
+    assert location["lower"] < 0.5 < location["upper"]
+    assert frame.loc["scale.linear(sex)", "sex[m]"]["lower"] > 0.0
+    assert drawn(tmp_path, "distributional.png")

@@ -7,6 +7,8 @@ import pytest
 
 import newtongp as ng
 from newtongp import terms
+from newtongp.prediction.effects import centred_curve
+from newtongp.prediction.terms import entries_of
 
 from .. import tables
 
@@ -49,7 +51,7 @@ def test_terms_are_chosen_by_label_or_column():
     result, rows = tables.fitted(), tables.visits().head(4)
     by_label = result.terms(rows, only="group(patient)")
     assert by_label.equals(result.terms(rows, only=["patient"]))
-    with pytest.raises(ValueError, match="only must name terms.*'dose'.*linear\\(dose, drug\\)"):
+    with pytest.raises(ValueError, match="only must name terms, or columns of groups and smooth terms, got 'dose'"):
         result.terms(rows, only=["dose"])  # shared with other fixed effects
     with pytest.raises(ValueError, match="level must be a number"):
         result.terms(rows, level=95)
@@ -96,6 +98,18 @@ def test_new_levels_of_curves_can_be_zero():
     one = result.terms(rows, only="age", new_levels="zero")
     assert one["mean"][0] == 0.0 and one["sd"][0] == 0.0
     assert result.terms(rows, only="age")["sd"][0] > 0.1
+
+
+def test_centred_curves_have_the_uncertainty_of_differences():
+    """A curve less its average over the rows: variances are those of Af, with A = I − 11ᵀ/N."""
+    result = ng.infer(ng.Model(terms.Linear() + terms.Smooth("age"), "poisson"), tables.visits(), "y")
+    _, entry = entries_of(result)
+    x = result.data.x
+    mean, sd = centred_curve(result, entry, x[:, entry.place][:, :1])
+    joint = result.posterior.joint_of_terms(x, ((0.0, 1.0),))
+    average = np.eye(len(x)) - 1.0 / len(x)
+    np.testing.assert_allclose(mean, average @ joint.mean, atol=1e-10)
+    np.testing.assert_allclose(sd**2, np.diagonal(average @ joint.covariance @ average.T), atol=1e-10)
 
 
 # Contrasts --------------------------------------------------------------------------------------------

@@ -304,7 +304,7 @@ def _coefficients(result: Result, names: Any) -> Iterator[dict[str, Any]]:
     means = np.asarray(weights.mean).reshape(latents, -1)
     deviations = np.sqrt(np.diagonal(np.asarray(weights.covariance))).reshape(means.shape)
     if names is None and result.columns is not None:
-        names = result.columns.own_names
+        names = getattr(result.columns, "own_names", None)
     columns = _column_names(names, means.shape[1])
     width = float(ndtri(0.5 + 0.5 * _LEVEL))
     for latent, column in np.ndindex(means.shape):

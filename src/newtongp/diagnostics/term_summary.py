@@ -8,8 +8,8 @@ from ..prediction.terms import Entry, entries_of, moments, rows_of_data
 from ..priors.additive import Additive
 from ..results.result import Result
 from ..terms.group import Group, GroupEncoder
+from ..terms.kernel_term import KernelTerm
 from ..terms.linear import Linear
-from ..terms.smooth import KernelTerm
 from ..validation.text import number, shown
 from .effects import all_effects
 

@@ -23,7 +23,7 @@ from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
-from ..terms.smooth import Product as ProductTerm
+from ..terms.kernel_term import Product as ProductTerm
 from .learned import Learned, choose, with_values
 
 _SHARE = 0.2
@@ -179,7 +179,7 @@ def _guessed_value(model: Model, scales: Scales, item: Learned, path: tuple) -> 
     place = _place(model, path)
     if item.unit == "x":
         return _SHARE * _columns(scales.ranges, place.columns, item.slot.shape)
-    variance = 1.0 if place.is_factor else scales.latent_variances[place.latent] / place.summands
+    variance = 1.0 if place.is_factor else scales.latent_variances[place.latent] / max(place.summands, 1)
     powers = {"f2": 0, "f2/x": 1, "f2/x2": 2, "f2/x3": 3}
     power = powers.get(item.unit or "")
     if power is None:

@@ -10,7 +10,7 @@ import numpy as np
 from .._runtime.double import in_double
 from ..kernels import Active, Independent, Kernel, Product, Scaled, Sum
 from ..terms.base import Terms
-from ..terms.smooth import Product as ProductTerm
+from ..terms.kernel_term import Product as ProductTerm
 
 Path = tuple[str | int, ...]
 

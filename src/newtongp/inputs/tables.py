@@ -108,6 +108,8 @@ def outputs_of(columns: Any, x_new: Any, y_new: Any, names: tuple[str, str]) -> 
     """y of new rows, which may be the name of a column of their table."""
     if not isinstance(columns, TableColumns) or not isinstance(y_new, str):
         return y_new
+    from ..terms.table import Table
+
     return Table(x_new, names[0])[y_new].numbers_or_missing()
 
 

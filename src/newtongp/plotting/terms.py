@@ -9,8 +9,10 @@ from ..prediction.effects import at_inputs, centred_curve, coefficients, decoded
 from ..prediction.terms import Entry, entries_of, moments, select, width_of
 from ..results.result import Result
 from ..terms.group import Group, GroupEncoder
+from ..terms.kernel_term import KernelTerm
 from ..terms.linear import Linear, Offset
-from ..terms.smooth import Area, KernelTerm, RandomWalk, Season
+from ..terms.smooth import Area
+from ..terms.times import RandomWalk, Season
 from .pieces import BAND, DATA, MEAN, class_colour, require_matplotlib
 
 if TYPE_CHECKING:

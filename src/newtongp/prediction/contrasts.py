@@ -14,7 +14,7 @@ from ..results.result import Result
 from ..terms.base import Encoder
 from ..terms.columns import EncodedTable, TableColumns
 from ..terms.group import GroupEncoder, codes_of
-from ..terms.smooth import InputEncoder, ProductEncoder
+from ..terms.inputs import InputEncoder, ProductEncoder
 from ..terms.table import Table, is_table
 from ..validation.arguments import as_key, flag, whole
 from ..validation.frames import library_of, make_frame

@@ -8,8 +8,9 @@ from ..parameters.names import hyperparameters
 from ..priors.additive import Additive
 from ..results.result import Result
 from ..terms.group import Group, GroupEncoder
+from ..terms.inputs import InputEncoder, ProductEncoder, as_entries
+from ..terms.kernel_term import KernelTerm
 from ..terms.linear import DesignEncoder, Linear
-from ..terms.smooth import InputEncoder, KernelTerm, ProductEncoder, as_entries
 from .terms import Entry, entries_of, has_joint, joint_moments, moments, rows_of_data
 
 

@@ -17,8 +17,8 @@ from ..results.result import Result
 from ..terms.base import Encoder, Term
 from ..terms.columns import TableColumns
 from ..terms.group import Group, GroupEncoder
+from ..terms.inputs import InputEncoder, ProductEncoder
 from ..terms.linear import Linear, Offset
-from ..terms.smooth import InputEncoder, ProductEncoder
 from ..validation.frames import library_of, make_frame
 from ..validation.text import short
 from .integrals import explained

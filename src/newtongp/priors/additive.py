@@ -23,9 +23,10 @@ from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
 from ..terms.base import Terms, Units
 from ..terms.columns import TableColumns
 from ..terms.group import Group
+from ..terms.kernel_term import KernelTerm
 from ..terms.reading import as_terms
-from ..terms.smooth import KernelTerm, Trend
 from ..terms.table import Table
+from ..terms.times import Trend
 from . import level_space
 from .base import Conditioned, Layout, Posterior, Prior, Workspace, at_inputs, draws_of
 from .chained import ChainedWorkspace, chained_posterior

@@ -9,18 +9,11 @@ import numpy as np
 from ..priors.additive import Additive
 from ..terms.columns import TableColumns
 from ..terms.group import Group, GroupEncoder
+from ..terms.inputs import InputEncoder, ProductEncoder
+from ..terms.kernel_term import KernelTerm, Product
 from ..terms.linear import DesignEncoder, FeatureEncoder, Linear, Offset
-from ..terms.smooth import (
-    Area,
-    InputEncoder,
-    KernelTerm,
-    Product,
-    ProductEncoder,
-    RandomWalk,
-    Season,
-    Smooth,
-    Trend,
-)
+from ..terms.smooth import Area, Smooth
+from ..terms.times import RandomWalk, Season, Trend
 from ..validation.text import short
 from .errors import require
 

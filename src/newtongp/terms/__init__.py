@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from .formula import Formula, from_formula
     from .group import Group
     from .linear import Linear, Offset
-    from .smooth import Area, RandomWalk, Season, Smooth, Trend
+    from .smooth import Area, Smooth
+    from .times import RandomWalk, Season, Trend
 
 __getattr__, __dir__ = on_demand(
     __name__,
@@ -26,7 +27,8 @@ __getattr__, __dir__ = on_demand(
         "formula": "Formula from_formula",
         "group": "Group",
         "linear": "Linear Offset",
-        "smooth": "Area RandomWalk Season Smooth Trend",
+        "smooth": "Area Smooth",
+        "times": "RandomWalk Season Trend",
     },
 )
 

@@ -315,17 +315,6 @@ class Interaction(Feature):
         return functools.reduce(lambda a, b: (b[:, :, None] * a[:, None, :]).reshape(a.shape[0], -1), parts)
 
 
-def label_of(entry: Any) -> str:
-    """How a user's entry is written.
-
-    >>> label_of(("age", Factor("drug")))
-    'age:drug'
-    """
-    if isinstance(entry, tuple):
-        return ":".join(map(label_of, entry))
-    return entry if isinstance(entry, str) else entry.label
-
-
 def as_feature(entry: Any, table: Table) -> Feature:
     """A user's entry as a feature: a name is a column of numbers or a factor, a tuple or "a:b" an interaction."""
     if isinstance(entry, Feature):
@@ -345,6 +334,13 @@ def as_feature(entry: Any, table: Table) -> Feature:
             f"Factor({entry!r}) for one effect per time, or add the time in numbers to the table"
         )
     return Numeric(entry) if column.is_numeric else Factor(entry)
+
+
+def label_of(effect: Any) -> str:
+    """How a user's entry is written: a name, an interaction of several, or a feature."""
+    if isinstance(effect, tuple):
+        return ":".join(map(label_of, effect))
+    return effect if isinstance(effect, str) else effect.label
 
 
 def bind_all(entries: tuple[Any, ...], intercept: bool, table: Table) -> tuple[Feature, ...]:

@@ -12,7 +12,8 @@ from .base import Term, Terms
 from .features import FUNCTIONS, Factor, Numeric, Polynomial, Spline
 from .group import Group
 from .linear import Linear, Offset
-from .smooth import Area, RandomWalk, Season, Smooth, Trend
+from .smooth import Area, Smooth
+from .times import RandomWalk, Season, Trend
 
 
 @dataclasses.dataclass(frozen=True)

@@ -115,7 +115,7 @@ class Group(Term):
 
     @property
     def label(self) -> str:
-        slopes = list(map(label_of, self.slope))
+        slopes = [label_of(effect) for effect in self.slope]
         inside = [":".join(self.columns), *([f"slope={'+'.join(slopes)}"] if slopes else [])]
         return f"group({', '.join(inside)})"
 
@@ -131,8 +131,8 @@ class Group(Term):
         levels = levels_of(self.columns, table)
         if len(levels) < 2:
             raise ValueError(
-                f"{self.label} needs at least two levels, but column {self.columns[0]!r} has only {levels[0]!r}: leave "
-                "the term out"
+                f"{self.label} needs at least two levels, but column {self.columns[0]!r} has only "
+                f"{next(iter(levels))!r}: leave the term out"
             )
         encoder = GroupEncoder(self.columns, levels, bind_all(self.slope, self.intercept, table), self.intercept)
         size = len(encoder.names)
