@@ -122,7 +122,8 @@ def _powers(period: int) -> np.ndarray:
     """I, T, …, T^(period − 1)."""
     step = np.eye(period - 1, k=-1)
     step[0] = -1.0
-    return np.stack(list(itertools.accumulate([step] * (period - 1), np.matmul, initial=np.eye(period - 1))))
+    powers = itertools.accumulate([step] * (period - 1), np.matmul, initial=np.eye(period - 1))
+    return np.stack(list(powers))
 
 
 def _steps(start, end):

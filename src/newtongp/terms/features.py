@@ -315,17 +315,6 @@ class Interaction(Feature):
         return functools.reduce(lambda a, b: (b[:, :, None] * a[:, None, :]).reshape(a.shape[0], -1), parts)
 
 
-def label_of(entry: Any) -> str:
-    """How a user's entry is written.
-
-    >>> label_of(("age", Factor("drug")))
-    'age:drug'
-    """
-    if isinstance(entry, tuple):
-        return ":".join(map(label_of, entry))
-    return entry if isinstance(entry, str) else entry.label
-
-
 def as_feature(entry: Any, table: Table) -> Feature:
     """A user's entry as a feature: a name is a column of numbers or a factor, a tuple or "a:b" an interaction."""
     if isinstance(entry, Feature):

@@ -115,7 +115,7 @@ class Group(Term):
 
     @property
     def label(self) -> str:
-        slopes = list(map(label_of, self.slope))
+        slopes = [label_of(effect) for effect in self.slope]
         inside = [":".join(self.columns), *([f"slope={'+'.join(slopes)}"] if slopes else [])]
         return f"group({', '.join(inside)})"
 
