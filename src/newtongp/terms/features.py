@@ -336,6 +336,17 @@ def as_feature(entry: Any, table: Table) -> Feature:
     return Numeric(entry) if column.is_numeric else Factor(entry)
 
 
+def label_of(entry: Any) -> str:
+    """How a user's entry is written.
+
+    >>> label_of("age"), label_of(("age", "drug")), label_of(Numeric("dose", "log"))
+    ('age', 'age:drug', 'log(dose)')
+    """
+    if isinstance(entry, tuple):
+        return ":".join(map(label_of, entry))
+    return entry if isinstance(entry, str) else entry.label
+
+
 def bind_all(entries: tuple[Any, ...], intercept: bool, table: Table) -> tuple[Feature, ...]:
     """All features of a design matrix, bound to a table.
 
