@@ -23,7 +23,6 @@ from ..validation.arguments import as_key, whole
 from ..validation.frames import library_of
 from .integrals import draw_outputs, explained, log_densities
 from .prediction import Prediction
-from .terms import latent_without, without_new_levels
 
 
 def predict(
@@ -31,8 +30,14 @@ def predict(
 ) -> Prediction:
     """Predictions of y and f at new inputs; for a model of terms, possibly without some of them."""
     x, likelihood = new_rows(result, x_new, row_parameters)
-    x = without_new_levels(result, x, new_levels)
-    latent = latent_without(result, x, without) if without else _latent(result, x)
+    if without or new_levels != "integrate":
+        # Models without terms do not need them, whose import takes time.
+        from .terms import latent_without, without_new_levels
+
+        x = without_new_levels(result, x, new_levels)
+        latent = latent_without(result, x, without) if without else _latent(result, x)
+    else:
+        latent = _latent(result, x)
     return Prediction(likelihood, latent, cubature_for(result), library_of(x_new))
 
 
