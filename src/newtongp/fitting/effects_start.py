@@ -29,18 +29,16 @@ _CLOSE = 1e-6
 def with_started_effects(setup: Setup) -> Setup:
     """The same data, with a start of the fixed effects that are to be maximised."""
     prior = setup.model.prior
-    if not isinstance(prior, Additive) or prior.chained or not _maximised(prior):
+    if not isinstance(prior, Additive) or not _maximised(prior):
         return setup
     found = _most_likely(setup, prior)
     if found is None:
         return setup
     coefficients, precisions = found
-    errors = _errors(setup, prior, precisions)
-    values = {
-        place: {"coefficients": own, "errors": np.asarray(error)}
-        for (place, own), error in zip(coefficients.items(), errors, strict=True)
-        if np.all(np.isfinite(error))
-    }
+    values = {place: {"coefficients": own} for place, own in coefficients.items()}
+    if not prior.chained:
+        for place, error in zip(coefficients, _errors(setup, prior, precisions), strict=True):
+            values[place] |= {"errors": np.asarray(error)} if np.all(np.isfinite(error)) else {}
     return setup.with_model(Model(_changed(prior, values), setup.model.likelihood))
 
 
@@ -85,7 +83,8 @@ def _maximised(prior: Additive) -> list[tuple[int, int]]:
 def _most_likely(setup: Setup, prior: Additive) -> tuple[dict[tuple[int, int], np.ndarray], np.ndarray] | None:
     """The coefficients of every maximised term, and the precisions of rows there; None if the search fails."""
     bound, places = setup.bound, _maximised(prior)
-    rows = [np.asarray(bound.inputs[latent][number]) for latent, number in places]
+    inputs = bound.inputs[1:] if prior.chained else bound.inputs  # after those of the chain
+    rows = [np.asarray(inputs[latent][number]) for latent, number in places]
     latents = [latent for latent, _ in places]
     sizes = np.cumsum([0, *(own.shape[1] for own in rows)])
     offset = np.array(setup.problem.workspace.mean)
