@@ -141,11 +141,12 @@ def test_one_variance_of_a_product_is_fixed_and_it_is_said():
 
 def test_every_number_in_our_own_classes_is_declared():
     """So that nothing is said of what is fixed on purpose."""
+    bases = (K.Kernel, Mean, Prior, ng.Likelihood, ng.terms.Term)
     for cls in known_classes().values():
-        if not issubclass(cls, (K.Kernel, Mean, Prior, ng.Likelihood)) or not dataclasses.is_dataclass(cls):
+        if not issubclass(cls, bases) or not dataclasses.is_dataclass(cls):
             continue
         for field in dataclasses.fields(cls):
-            holds = field.name in ("parts", "kernel", "kernels", "base", "mean", "whole", "seen")
+            holds = field.name in ("parts", "kernel", "kernels", "base", "mean", "whole", "seen", "latents")
             given = field.name in ("exposure", "trials")  # one per row
             declared = "constraint" in field.metadata or field.metadata.get("static")
             assert holds or given or declared, f"{cls.__name__}.{field.name}"

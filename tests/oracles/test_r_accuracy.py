@@ -70,3 +70,33 @@ def errors(name, method):
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors_are_those_of_the_documentation(name, method):
     np.testing.assert_allclose(errors(name, method), ERRORS[name][method], atol=5.1e-5)
+
+
+# Errors of the estimated sd of the group, relative to that by quadrature, in the order of the methods.
+ESTIMATES = {
+    "mixed_cbpp_binomial": (-0.0081, -0.0055, -0.0037, -0.0046),
+    "mixed_epil_poisson": (-0.0025, -0.0024, -0.0018, -0.0021),
+    "mixed_seeds_binomial": (-0.0070, -0.0004, 0.0, -0.0002),
+    "mixed_wine_ordinal": (-0.0032, 0.0, 0.0002, 0.0001),
+}
+
+
+@pytest.mark.cases(slow=["mixed_seeds_binomial-EP"], others="thorough")
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_estimates_are_close_to_those_by_quadrature(name, method):
+    case, table, spec = mixed.read(name)
+    model = spec.model(table, "maximised")
+    result = ng.fit(model, table, spec.y, METHODS[method], standard_errors=False)
+    linear, exact = mixed.linear_of(result.model), case["exact"]
+    beta = linear.at_zero() @ linear.coefficients
+    if spec.intercept:
+        best = exact["optimum"]
+        assert mixed.r_names(result) == best["beta"]["name"]
+        errors, sd = (beta - best["beta"]["estimate"]) / best["beta"]["se"], best["sd"]
+    else:
+        errors, sd = (beta - exact["beta"]) / case["optimum"]["coefficients"]["se"][4:], exact["sd"]
+    assert np.max(np.abs(errors)) < 0.0055
+    found = float(np.sqrt(np.ravel(mixed.variances(result)[spec.groups[0]])[0]))
+    expected = dict(zip(METHODS, ESTIMATES[name], strict=True))[method]
+    np.testing.assert_allclose(found / sd - 1.0, expected, atol=1.5e-4)

@@ -215,3 +215,37 @@ def test_random_intercepts_as_a_penalty(criterion):
         np.testing.assert_allclose(result.energy, expected["mgcv_score"], atol=1e-7)
         np.testing.assert_allclose(np.ravel(result.marginals.mean), case["link_fitted"], atol=1e-7)
         np.testing.assert_allclose(np.sqrt(np.ravel(result.marginals.covariance)), case["link_se"], atol=1e-7)
+
+
+# Kriging by gstat ---------------------------------------------------------------------------------------------------
+
+KRIGED = ["exponential-ordinary", "exponential-universal", "matern32-ordinary", "matern32-universal"]
+KRIGED = [*KRIGED, "spherical_tutorial-ordinary"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", KRIGED)
+def test_kriging_with_a_flat_mean(which):
+    """The mean is integrated; test_r.py has the same with its estimate."""
+    case, table = mixed.load("kriging_meuse")
+    covariance, trend = which.split("-")
+    expected = case["results"][covariance][trend]
+    nugget, sill = expected["variogram"]["psill"]
+    length = expected["variogram"]["range"][1]
+    kernel = {
+        "exponential": lambda: ng.kernels.Matern12(length, sill),
+        "matern32": lambda: ng.kernels.Matern32(length * np.sqrt(3.0), sill),
+        "spherical_tutorial": lambda: ng.kernels.Spherical(length, sill),
+    }[covariance]()
+    effects = [] if trend == "ordinary" else ["sqrtdist"]
+    terms = ng.terms.Linear(*effects, prior="flat") + ng.terms.Smooth("x", "y", kernel=kernel)
+    result = ng.infer(ng.Model(terms, ng.likelihoods.Gaussian(nugget)), table, "logzinc")
+    places = {key: np.array(values) for key, values in case["new_points"].items()}
+    found = result.predict({**places, "sqrtdist": np.sqrt(places["dist"])})
+    np.testing.assert_allclose(found.mean, expected["mean"], atol=1e-9, rtol=0.0)
+    np.testing.assert_allclose(found.std**2, expected["variance_of_new_observation"], atol=1e-9, rtol=0.0)
+    if "beta" in expected:
+        np.testing.assert_allclose(-result.energy, expected["loglik_flat"], atol=EXACT, rtol=0.0)
+        means, covariance_of_beta = mixed.integrated(result)
+        np.testing.assert_allclose(means, expected["beta"]["mean"], atol=1e-9, rtol=0.0)
+        np.testing.assert_allclose(np.sqrt(np.diagonal(covariance_of_beta)), expected["beta"]["sd"], atol=1e-9, rtol=0.0)

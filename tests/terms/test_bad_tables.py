@@ -192,7 +192,7 @@ BAD = {
     # Time
     "time stamps without a unit": (lambda: run(Smooth("day")), "column 'day' holds time stamps", "unit='D'"),
     "time stamps in Linear": (lambda: run(Linear("day")), "column 'day' holds time stamps", "use Trend('day')"),
-    "time stamps in a polynomial": (lambda: run(Linear(Polynomial("day"))), "'day'", "2020, 1, 1", "Trend('day')"),
+    "time stamps in a polynomial": (lambda: run(Linear(Polynomial("day"))), "'day'", "2020", "Trend('day')"),
     "time stamps in RandomWalk": (lambda: run(Linear() + RandomWalk("day")), "column 'day' holds time stamps", "Trend"),
     "missing time": (
         lambda: run(Linear() + Trend("day"), table(day=np.where(np.arange(N) == 6, np.datetime64("NaT"), DAYS))),

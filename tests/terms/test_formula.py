@@ -74,6 +74,7 @@ SAME = {
     "(x || g)": Linear() + Group("g", slope="x", correlated=False),
     "(0 + a | g)": Linear() + Group("g", slope="a", intercept=False),
     "(x + log(z) | g)": Linear() + Group("g", slope=("x", Numeric("z", "log"))),
+    "(a:x | g)": Linear() + Group("g", slope=(("a", "x"),)),
     "(1 | h / g)": Linear() + Group("h") + Group("h", "g"),
     "(1 | g) + (1 | h)": Linear() + Group("g") + Group("h"),
     "(1 | g + h)": Linear() + Group("g") + Group("h"),

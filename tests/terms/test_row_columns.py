@@ -55,6 +55,7 @@ def test_same_as_values(name):
     np.testing.assert_array_equal(named.log_density(frame, frame["y"]), density)
 
 
+@pytest.mark.slow
 def test_parameters_of_other_latents():
     """The exposure of a wrapped likelihood, whose dispersion is a latent too."""
 

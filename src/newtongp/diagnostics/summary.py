@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
+from ..inputs.columns import Columns
 from ..inputs.data import Data
 from ..kernels import Product, Sum
 from ..methods.rule import Method
@@ -303,8 +304,8 @@ def _coefficients(result: Result, names: Any) -> Iterator[dict[str, Any]]:
     weights, latents = result.posterior.weights, result.model.prior.num_latents  # pyright: ignore[reportAttributeAccessIssue]
     means = np.asarray(weights.mean).reshape(latents, -1)
     deviations = np.sqrt(np.diagonal(np.asarray(weights.covariance))).reshape(means.shape)
-    if names is None and result.columns is not None:
-        names = getattr(result.columns, "own_names", None)
+    if names is None and isinstance(result.columns, Columns):
+        names = result.columns.own_names
     columns = _column_names(names, means.shape[1])
     width = float(ndtri(0.5 + 0.5 * _LEVEL))
     for latent, column in np.ndindex(means.shape):

@@ -29,7 +29,7 @@ _CLOSE = 1e-6
 def with_started_effects(setup: Setup) -> Setup:
     """The same data, with a start of the fixed effects that are to be maximised."""
     prior = setup.model.prior
-    if not isinstance(prior, Additive) or not _maximised(prior):
+    if not isinstance(prior, Additive) or prior.chained or not _maximised(prior):
         return setup
     found = _most_likely(setup, prior)
     if found is None:
@@ -59,8 +59,12 @@ def _changed(prior: Additive, values: dict[tuple[int, int], dict[str, Any]]) -> 
 @in_double
 def _errors(setup: Setup, prior: Additive, precisions: np.ndarray) -> tuple[np.ndarray, ...]:
     """The standard errors of the coefficients of every maximised term, given the other terms as they are guessed."""
-    flat = _changed(prior, {place: {"prior": "flat", "coefficients": None} for place in _maximised(prior)})
-    return to_host(_spread(flat, setup.bound.inputs, precisions))
+    maximised = _maximised(prior)
+    flat = _changed(prior, {place: {"prior": "flat", "coefficients": None} for place in maximised})
+    places = [(i, j) for i, terms in enumerate(flat.latents) for j, term in enumerate(terms.terms) if term.is_flat]
+    errors = to_host(_spread(flat, setup.bound.inputs, precisions))
+    # Lines of trends and walks, and other fixed effects, may be flat as well.
+    return tuple(error for place, error in zip(places, errors, strict=True) if place in maximised)
 
 
 @compiled

@@ -9,7 +9,6 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..kernels import Active, Independent, Kernel, Product, Scaled, Sum
-from ..terms.base import Terms
 from ..terms.kernel_term import Product as ProductTerm
 
 Path = tuple[str | int, ...]
@@ -32,11 +31,12 @@ def redundant_variances(model: Any, learned: dict[Path, Variance]) -> dict[Path,
     has named. Vectors cannot be fixed, and are always learned.
     """
     redundant: dict[Path, Path] = {}
-    kernel = getattr(getattr(model, "prior", None), "kernel", None)
+    prior: Any = getattr(model, "prior", None)
+    kernel = getattr(prior, "kernel", None)
     if kernel is not None:
         _visit(kernel, ("prior", "kernel"), learned, redundant)
-    for latent, terms in enumerate(getattr(getattr(model, "prior", None), "latents", ()) or ()):
-        if isinstance(terms, Terms):
+    if getattr(prior, "over_table", False):
+        for latent, terms in enumerate(prior.latents):
             for number, term in enumerate(terms.terms):
                 _visit_term(term, ("prior", "latents", latent, "terms", number), learned, redundant)
     return redundant

@@ -1,5 +1,6 @@
 """Random walks over whole numbers: of a level, of a slope, and of a season."""
 
+import itertools
 from typing import Any
 
 import equinox as eqx
@@ -121,7 +122,8 @@ def _powers(period: int) -> np.ndarray:
     """I, T, …, T^(period − 1)."""
     step = np.eye(period - 1, k=-1)
     step[0] = -1.0
-    return np.stack([np.linalg.matrix_power(step, power) for power in range(period)])
+    powers = itertools.accumulate([step] * (period - 1), np.matmul, initial=np.eye(period - 1))
+    return np.stack(list(powers))
 
 
 def _steps(start, end):

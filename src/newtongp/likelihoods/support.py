@@ -12,7 +12,7 @@ class Support:
     >>> counts.check(np.array([[0.0], [2.5]]))
     Traceback (most recent call last):
         ...
-    ValueError: y must hold non-negative integers (or NaN for missing), but row 1 is 2.5
+    ValueError: y must hold non-negative integers (or NaN for missing), but row 1 is 2.5: correct it, or choose a ...
     """
 
     words: str

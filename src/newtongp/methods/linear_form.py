@@ -108,7 +108,7 @@ def powered_normal(
     root: Float[Array, "K K"],
     power: float,
 ) -> Float[Array, " S"]:
-    """log E[p(y | f)^α] for linear latents with these means and this root R of their covariance."""
+    """log E[p(y | f)^α] of `eq:pep-target`, for linear latents with these means and this root R of their covariance."""
     return _factored(likelihood, y, others, linear, root, power).value
 
 

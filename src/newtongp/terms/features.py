@@ -336,11 +336,15 @@ def as_feature(entry: Any, table: Table) -> Feature:
     return Numeric(entry) if column.is_numeric else Factor(entry)
 
 
-def label_of(effect: Any) -> str:
-    """How a user's entry is written: a name, an interaction of several, or a feature."""
-    if isinstance(effect, tuple):
-        return ":".join(map(label_of, effect))
-    return effect if isinstance(effect, str) else effect.label
+def label_of(entry: Any) -> str:
+    """How a user's entry is written.
+
+    >>> label_of("age"), label_of(("age", "drug")), label_of(Numeric("dose", "log"))
+    ('age', 'age:drug', 'log(dose)')
+    """
+    if isinstance(entry, tuple):
+        return ":".join(map(label_of, entry))
+    return entry if isinstance(entry, str) else entry.label
 
 
 def bind_all(entries: tuple[Any, ...], intercept: bool, table: Table) -> tuple[Feature, ...]:
