@@ -248,4 +248,6 @@ def test_kriging_with_a_flat_mean(which):
         np.testing.assert_allclose(-result.energy, expected["loglik_flat"], atol=EXACT, rtol=0.0)
         means, covariance_of_beta = mixed.integrated(result)
         np.testing.assert_allclose(means, expected["beta"]["mean"], atol=1e-9, rtol=0.0)
-        np.testing.assert_allclose(np.sqrt(np.diagonal(covariance_of_beta)), expected["beta"]["sd"], atol=1e-9, rtol=0.0)
+        np.testing.assert_allclose(
+            np.sqrt(np.diagonal(covariance_of_beta)), expected["beta"]["sd"], atol=1e-9, rtol=0.0
+        )

@@ -148,8 +148,8 @@ class KernelTerm(Term):
         used = jnp.asarray(self.used)
         both = used[:, None] & used[None, :]
         matrix = jnp.where(both, self.gram(self.points, self.points), jnp.diag(jnp.where(used, 0.0, 1.0)))
-        # Smooth kernels are singular up to rounding: this is as much as rounding changes the entries themselves, which may
-        # differ by orders of magnitude, and start from zero.
+        # Smooth kernels are singular up to rounding: this is as much as rounding changes the entries themselves, which
+        # may differ by orders of magnitude, and start from zero.
         variances = jnp.diagonal(matrix)
         largest = jnp.max(jnp.where(used, variances, 0.0))
         lift = 4.0 * matrix.shape[0] * linalg.EPS * jnp.where(variances > 0.0, variances, largest)
