@@ -79,9 +79,10 @@ class Season(KernelTerm):
     """A pattern that repeats with a fixed `period`, over a column of time stamps or numbers.
 
     `period` is text such as "1y", "1w" or "12h", or a number in the unit of the column (days for time stamps, unless
-    `unit` says otherwise). The pattern is a sum of `harmonics` sinusoids, with the weights of a periodic kernel whose
-    `lengthscale`, relative to the period, says how smooth it is. `decay`, in periods, lets the pattern change over
-    time. It is then exact, and `harmonics` has no effect.
+    `unit` says otherwise). The pattern is a sum of `harmonics` sinusoids, so that it averages to zero over a period:
+    the level is the intercept of the model. Their weights are those of a periodic kernel whose `lengthscale`, relative
+    to the period, says how smooth the pattern is; `variance` is that of the pattern. `decay`, in periods, lets it
+    change over time.
     """
 
     columns: tuple[str, ...] = eqx.field(static=True)
@@ -135,7 +136,7 @@ class Season(KernelTerm):
 
     @property
     def count(self) -> int:
-        return 2 * self.harmonics + 1 if self.is_harmonic else super().count
+        return 2 * self.harmonics if self.is_harmonic else super().count
 
     def read_rows(self, x: np.ndarray) -> Any:
         return x if self.is_harmonic else super().read_rows(x)
@@ -147,23 +148,41 @@ class Season(KernelTerm):
         if not self.is_harmonic:
             return super().new_weights(x)
         angles = (2.0 * jnp.pi / self.period) * x[:, :1] * np.arange(1, self.harmonics + 1)[None]
-        level, *rest = kernels.Periodic(self.period, self.lengthscale, 1.0, self.harmonics).fractions()
-        sizes = jnp.sqrt(self.variance * jnp.asarray(rest))[None]
-        waves = [jnp.full((x.shape[0], 1), jnp.sqrt(self.variance * level)), sizes * jnp.cos(angles)]
-        columns = jnp.concatenate([*waves, sizes * jnp.sin(angles)], axis=1)
+        sizes = jnp.sqrt(self._pattern().variances())[None]
+        columns = jnp.concatenate([sizes * jnp.cos(angles), sizes * jnp.sin(angles)], axis=1)
         return (Weights(None, columns * x[:, -1:], None, 1, "", False),)
 
     def new_covariance(self, x: Any) -> Any:
         return 0.0 if self.is_harmonic else super().new_covariance(x)
 
+    def _pattern(self) -> "_Pattern":
+        return _Pattern(self.period, self.harmonics, self.lengthscale, self.variance)
+
     def covariance(self) -> Kernel:
-        pattern = kernels.Periodic(self.period, self.lengthscale, self.variance, self.harmonics)
         if self.decay is None:
-            return pattern
-        return pattern * kernels.Matern12(self.period * self.decay, 1.0)
+            return self._pattern()
+        return self._pattern() * kernels.Matern12(self.period * self.decay, 1.0)
 
     def encoder(self, table: Table) -> InputEncoder:
         return by_encoder(self, table, clock=self.clock)
+
+
+class _Pattern(Kernel):
+    """A periodic kernel without its constant part: Σ_j v_j cos(2πj(x − x')/period), with v_j that sum to the variance."""
+
+    period: float = eqx.field(static=True)
+    harmonics: int = eqx.field(static=True)
+    lengthscale: Any
+    variance: Any
+
+    def variances(self) -> Any:
+        """The variances of the harmonics."""
+        shares = jnp.asarray(kernels.Periodic(self.period, self.lengthscale, 1.0, self.harmonics).fractions())[1:]
+        return self.variance * shares / jnp.sum(shares)
+
+    def evaluate(self, x1, x2):
+        angles = (2.0 * jnp.pi / self.period) * (x1[0] - x2[0]) * np.arange(1, self.harmonics + 1)
+        return jnp.sum(self.variances() * jnp.cos(angles))
 
 
 class RandomWalk(KernelTerm):
