@@ -168,7 +168,7 @@ class Season(KernelTerm):
 
 
 class _Pattern(Kernel):
-    """A periodic kernel without its constant part: Σ_j v_j cos(2πj(x − x')/period), with v_j that sum to the variance."""
+    """A periodic kernel without its constant part: Σ_j v_j cos(2πj(x − x')/period), where Σ_j v_j is the variance."""
 
     period: float = eqx.field(static=True)
     harmonics: int = eqx.field(static=True)
