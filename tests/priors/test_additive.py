@@ -62,7 +62,7 @@ def assert_same(one, two):
         np.testing.assert_allclose(a.covariance, b.covariance, atol=1e-8)
 
 
-@pytest.mark.cases(quick=["vi-chain", "newton-eliminated"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", ["chain", "eliminated"])
 @pytest.mark.parametrize("method", METHODS)
 def test_structures_agree(method, structure, monkeypatch):
@@ -74,6 +74,7 @@ def test_structures_agree(method, structure, monkeypatch):
     assert_same(structured, answers(model, METHODS[method], monkeypatch))
 
 
+@pytest.mark.slow
 def test_flat_effects_agree_between_structures(monkeypatch):
     trend = replaced(terms.Trend("t", "smooth"), kernel=ng.kernels.IntegratedBrownian(1e-4))
     model = ng.Model(sums(prior="flat") + trend, "poisson")
@@ -158,6 +159,7 @@ def _gradient(model, method):
     return np.asarray(at(np.zeros(start.size)).gradient), lambda move: float(at(move).report.energy)
 
 
+@pytest.mark.slow
 def test_draws_have_the_joint_distribution(monkeypatch):
     monkeypatch.setattr(additive, "_MANY_POINTS", 2)
     result = ng.infer(ng.Model(sums(), "poisson"), TABLE, "y")
@@ -169,6 +171,7 @@ def test_draws_have_the_joint_distribution(monkeypatch):
     assert np.max(np.abs(draws.mean(0) - joint.mean) / np.sqrt(np.diagonal(joint.covariance))) < 0.03
 
 
+@pytest.mark.slow
 def test_two_latents():
     """Location and scale each have terms; groups over the same column are eliminated together."""
     y = np.where(np.isnan(TABLE["y"]), 1.0, TABLE["y"])
