@@ -38,6 +38,7 @@ def test_covariances_follow_from_the_recursion(name):
     np.testing.assert_allclose(found, 0.7 * expected @ expected.T, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_a_season_is_the_same_as_a_chain():
     season = kernels.SeasonalWalk(4, 0.7)
     x, y = STEPS[[0, 1, 2, 5, 6, 7, 8, 9, 12, 13]], np.sin(np.arange(10.0))

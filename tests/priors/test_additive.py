@@ -63,7 +63,7 @@ def assert_same(one, two):
         np.testing.assert_allclose(a.covariance, b.covariance, atol=1e-8)
 
 
-@pytest.mark.cases(quick=["newton-eliminated"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("structure", ["chain", "eliminated"])
 @pytest.mark.parametrize("method", METHODS)
 def test_structures_agree(method, structure, monkeypatch):

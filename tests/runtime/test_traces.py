@@ -137,6 +137,7 @@ def likelihood_as_edited(rate):
     return Counts()
 
 
+@pytest.mark.slow
 def test_a_changed_likelihood_is_not_mistaken_for_an_earlier_one(folder):
     for rate in (1.0, 4.0):
         model = ng.Model(ng.MarkovGP("matern32"), likelihood_as_edited(rate))
