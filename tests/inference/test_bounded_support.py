@@ -52,6 +52,7 @@ SHIFTED = F + RNG.exponential(SCALE, N)
 PRIOR = ng.GP(ng.kernels.Matern32(2.0))
 
 
+@pytest.mark.slow
 def test_newton_starts_inside_the_support_and_stays_there():
     result = ng.infer(ng.Model(PRIOR, ExtremeValue()), X, EXTREME, ng.Newton())
     assert result.status.ok

@@ -340,6 +340,7 @@ def test_chunks_have_the_same_columns():
         Rows(chunks, None, ng.Model(prior, POISSON), prior.new_sample().see)
 
 
+@pytest.mark.slow
 def test_parquet(tmp_path):
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")

@@ -55,7 +55,7 @@ def test_results_are_the_same_in_a_size_of_its_own(sizes, prior):
     np.testing.assert_allclose(last.leave_one_out(), first.leave_one_out(), rtol=1e-9)
 
 
-@pytest.mark.cases(quick=["dense"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("prior", ["dense", "markov"])
 def test_a_size_of_its_own_needs_no_other_programs_for_what_follows(sizes, prior):
     prior, x = PRIORS[prior]

@@ -132,6 +132,7 @@ def test_forward_mode_agrees_with_reverse_mode():
     assert float(jax.jacfwd(energy)(0.9)) == pytest.approx(float(jax.grad(energy)(0.9)), rel=1e-8)
 
 
+@pytest.mark.slow
 def test_it_maps_over_hyperparameters():
     variances = np.array([0.5, 1.0, 2.0])
     energies = jax.vmap(lambda v: solved("dense", "vi", v).energy)(variances)
@@ -139,6 +140,7 @@ def test_it_maps_over_hyperparameters():
         assert float(energy) == pytest.approx(float(solved("dense", "vi", variance).energy), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_prepared_data_of_a_chain_go_back_to_their_rows():
     shuffled = RNG.permutation(ROWS)
     model = ng.Model(ng.MarkovGP(ng.kernels.Matern32(1.3)), ng.likelihoods.Poisson(exposure=1.0 + np.arange(ROWS)))

@@ -175,7 +175,7 @@ def test_terms_agree_with_dense_gps(parts):
         np.testing.assert_allclose(added["sd"] ** 2, variance, atol=1e-8)
 
 
-@pytest.mark.cases(quick=["chain"], others="slow")
+@pytest.mark.slow
 def test_terms_add_up_to_the_latent(parts):
     own, _ = models(parts, ng.likelihoods.Poisson())
     found = ng.infer(own, table(), counts())

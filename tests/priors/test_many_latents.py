@@ -43,6 +43,7 @@ def test_kernels_of_the_same_structure_are_stacked_and_others_keep_their_place()
             np.testing.assert_allclose(ours, alone, rtol=1e-14, atol=1e-300)
 
 
+@pytest.mark.slow
 def test_latents_with_different_numbers_of_inducing_inputs():
     prior = ng.SparseGP(
         kernels.Independent([kernels.RBF(1.0), kernels.RBF(2.0), kernels.RBF(0.5)]), [X[:4], X[:6], X[:4]]

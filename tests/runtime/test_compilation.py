@@ -109,6 +109,7 @@ def test_the_last_of_several_threads_resets_the_setting():
         assert threads() == before
 
 
+@pytest.mark.slow
 def test_predictions_inside_a_traced_function_are_constants():
     """Nothing in the call is traced, although a function around it is."""
     result = ng.infer(ng.Model(ng.MarkovGP("matern32"), "poisson"), [0.0, 1.0, 2.0], [1, 2, 0])
