@@ -63,7 +63,7 @@ def assert_same(one, two):
         np.testing.assert_allclose(a.covariance, b.covariance, atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["vi-chain", "newton-eliminated"], others="thorough")
 @pytest.mark.parametrize("structure", ["chain", "eliminated"])
 @pytest.mark.parametrize("method", METHODS)
 def test_structures_agree(method, structure, monkeypatch):

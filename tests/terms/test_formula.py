@@ -140,6 +140,7 @@ def test_formula_has_the_same_energy(right):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("right", [right for right in SAME if right not in FAST])
 def test_every_formula_has_the_same_energy(right):
     formula = from_formula(f"count ~ {right}", **_objects(right))
