@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import newtongp as ng
+from newtongp._runtime import tiers
 from newtongp._runtime.tiers import wait_for_compilations
 from newtongp.inference import own_sizes
 from newtongp.numerics.size_classes import cubic_size_class, exact_sizes, own_size, size_class
@@ -152,6 +153,7 @@ def test_a_size_of_its_own_is_compiled_for_after_half_the_time_of_the_first_call
 @pytest.mark.slow
 def test_many_numbers_of_rows_stay_in_their_class(sizes, monkeypatch):
     monkeypatch.setattr(own_sizes, "_PATIENCE", 0.5)
+    monkeypatch.setattr(tiers, "_PATIENCE", np.inf)  # on a slow machine, programs would be compiled with more effort
     model = ng.Model(ng.MarkovGP("matern32"), "poisson")
     with compilations() as compiled:
         for rows in range(40, 70):

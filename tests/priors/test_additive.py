@@ -123,7 +123,7 @@ def test_equal_to_a_dense_covariance_matrix():
     np.testing.assert_allclose(latent.variance[:, 0], np.diagonal(expected), atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["chain-vi", "eliminated-newton"], others="thorough")
 @pytest.mark.parametrize("method", ["vi", "newton"])
 @pytest.mark.parametrize("structure", ["chain", "eliminated", "plain"])
 def test_gradients_of_the_energy(method, structure, monkeypatch):
