@@ -42,7 +42,7 @@ def table(**changed):
 
 
 def at(row, value, of=3.0):
-    """A column of one number, with another one in a row."""
+    """A column with the same number in all rows but one."""
     return np.where(np.arange(N) == row, value, of)
 
 
