@@ -22,3 +22,12 @@ def test_maximised_effects_beside_a_line(rows, term):
     result = ng.fit(model, _table(rows), "y", standard_errors=False)
     assert result.status.ok
     assert abs(result.parameters["linear(x).coefficients"][1] - 0.3) < 4.0 / np.sqrt(rows)
+
+
+def test_effects_with_a_wide_prior_start_as_in_infer():
+    rng = np.random.default_rng(1)
+    price = rng.uniform(1.0, 5.0, 300)
+    table = {"price": price, "sales": rng.poisson(np.exp(2.2 - 0.3 * price))}
+    fitted, inferred = (run("sales ~ price", table, "poisson") for run in (ng.fit, ng.infer))
+    assert fitted.status.ok and fitted.inference_status.ok
+    np.testing.assert_allclose(fitted.energy, inferred.energy, rtol=0, atol=1e-6)

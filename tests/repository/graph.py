@@ -44,7 +44,8 @@ MAY_IMPORT = {
     "report": "_runtime validation results plotting diagnostics",
     "datasets": "",
     "interface": "validation numerics results prediction storage fitting plotting diagnostics report",
-    "cli": "_runtime storage",
+    "commands": "validation parameters likelihoods methods model storage fitting diagnostics report",
+    "cli": "_runtime commands",
     "__main__": "cli",
     "": (
         "_runtime numerics parameters kernels means likelihoods terms priors methods model results inference interface "

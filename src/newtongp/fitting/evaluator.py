@@ -17,7 +17,7 @@ from ..inference.compatibility import starts_from_sweep
 from ..inference.loop import work_of
 from ..inference.own_sizes import Use
 from ..inference.problem import Setup
-from ..inference.starts import START_PRECISIONS, inside_support, swept_sites
+from ..inference.starts import HOPELESS, START_PRECISIONS, inside_support, swept_sites
 from ..kernels.definite import find_indefinite, is_own
 from ..numerics.gaussian import Sites
 from ..priors.markov import MarkovGP
@@ -124,7 +124,10 @@ class Evaluator:
             return Entry(unconstrained, np.inf, np.zeros_like(unconstrained), Status.IMPROPER_POSTERIOR.value, 0)
         evaluation = None
         # From the last sites; if that fails, from the prior, or from sites that hold f near the prior mean.
-        for precision in self.precisions:
+        precisions = (
+            self.precisions if self.best is not None else (*self._held_at_first(unconstrained), *self.precisions)
+        )
+        for precision in precisions:
             evaluation = self._from(unconstrained, self.sites, precision)
             if evaluation.usable:
                 break
@@ -145,6 +148,24 @@ class Evaluator:
             return Entry(unconstrained, np.inf, np.zeros_like(unconstrained), status, steps)
         self.sites = evaluation.report.sites
         return Entry(unconstrained, float(evaluation.report.energy), np.asarray(evaluation.gradient), status, steps)
+
+    def _held_at_first(self, unconstrained: np.ndarray) -> list[float]:
+        """The precision of sites that hold f, if their energy is far lower than that of the first sites.
+
+        As in `infer`: under a prior that is far too wide, first proposals are absurdly precise and then hardly move.
+        """
+        at_first = self._energy_at_start(unconstrained, -1.0)
+        if at_first <= HOPELESS * np.sum(self.setup.data.observed):
+            return []
+        energies = {precision: self._energy_at_start(unconstrained, precision) for precision in self.precisions[2:]}
+        lowest = min(energies, key=lambda precision: energies[precision])
+        return [lowest] if energies[lowest] < 1e-3 * at_first else []
+
+    def _energy_at_start(self, unconstrained: np.ndarray, precision: float) -> float:
+        """The energy before the first step; infinite if it is not a number."""
+        *arguments, _, tol = self._arguments(unconstrained, self.sites, precision)
+        report = to_host(objective.evaluate(*arguments, 0, tol, work=self.work, again=False)).report
+        return float(report.energy) if np.isfinite(report.energy) else np.inf
 
     def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
         """Inference from these sites, or from sites of this precision at the prior mean."""

@@ -38,7 +38,8 @@ class Section(NamedTuple):
     """One result on the page.
 
     `text` and `findings` are sentences of plain text: paragraphs above the figures, and items of a list below them.
-    `code` is shown unchanged. `summary` is that of the result, computed if it is not given.
+    `code` is shown unchanged. `summary` is that of the result, computed if it is not given. `files` is the beginning of
+    the names of its files, made from the title if it is not given.
     """
 
     title: str
@@ -48,6 +49,7 @@ class Section(NamedTuple):
     findings: Sequence[str] = ()
     code: str = ""
     summary: "Summary | None" = None
+    files: str | None = None
 
 
 def folder_name(folder: Any) -> str:
@@ -156,7 +158,7 @@ def write_report(
         raise ValueError("sections must have at least one section, got none")
     template = _template()
     folder.mkdir(parents=True, exist_ok=True)
-    names = _file_names([section.title for section in sections])
+    names = _file_names([section.files or section.title for section in sections])
     sections = [
         section if section.summary is not None else section._replace(summary=section.result.summary())
         for section in sections
