@@ -142,6 +142,7 @@ _INSTEAD = {
     "logistic": 'likelihoods.Bernoulli("logit") for y = 0 and 1',
     "logit": 'likelihoods.Bernoulli("logit") for y = 0 and 1',
     "probit": 'likelihoods.Bernoulli("probit") for y = 0 and 1',
+    "weighted": "a likelihood such as likelihoods.Poisson(), and weights= of infer or fit",
     "zeroinflated": "likelihoods.ZeroInflated(likelihoods.Poisson())",
     "chained": 'likelihoods.Chained(likelihoods.StudentT(), scale="softplus")',
     "multivariategaussian": "likelihoods.MultivariateGaussian([1.0, 1.0]), with one variance per output",

@@ -235,6 +235,7 @@ ARGUMENTS = {
     "RegressionNetwork": (2, 1, np.eye(2)),
     "MultivariateGaussian": (np.diag([1.0, 2.0]),),
     "LinearCoregionalisation": ([[1.0, 0.0], [0.5, 1.0]], np.eye(2)),
+    "Weighted": (ng.likelihoods.Poisson(exposure=[3.0, 4.0]), [0.5, 2.0]),
     "ZeroInflated": (ng.likelihoods.Poisson("softplus"),),
 }
 MODELS = [
