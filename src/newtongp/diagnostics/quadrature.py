@@ -212,7 +212,7 @@ def _at_other(nodes: Nodes, around: Gaussian, rule: Cubature) -> Nodes:
     return nodes._replace(points=points, weights=weights, standard=standard, rule=rule, log_weights=None)
 
 
-def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float | None) -> Float[Array, ""]:
+def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: Any) -> Float[Array, ""]:
     """E[log p], or (1/α) log E[p^α]."""
     if power is None:
         return nodes.weights @ jax.vmap(expected_at(likelihood, y, nodes).value)(nodes.points)

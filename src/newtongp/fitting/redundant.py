@@ -48,8 +48,8 @@ def redundant_shift(model: Any) -> tuple[Path, str] | None:
 
     An intercept with a prior of the user's own is not redundant.
     """
-    prior, likelihood = getattr(model, "prior", None), getattr(model, "likelihood", None)
-    shift = getattr(likelihood, "shift", None)
+    prior: Any = getattr(model, "prior", None)
+    shift = getattr(getattr(model, "likelihood", None), "shift", None)
     if shift is None or not getattr(prior, "over_table", False):
         return None
     terms: list[Term] = [term for own in prior.latents for term in own.terms]
