@@ -54,7 +54,10 @@ def redundant_shift(model: Any) -> tuple[Path, str] | None:
         return None
     terms: list[Term] = [term for own in prior.latents for term in own.terms]
     found = [term for term in terms if getattr(term, "intercept", False) and isinstance(getattr(term, "prior", 0), str)]
-    return (("likelihood", shift), f"the intercept of {found[0].label}") if found else None
+    if not found:
+        return None
+    label = found[0].label
+    return ("likelihood", shift), label if label == "intercept" else f"the intercept of {label}"
 
 
 def _visit_term(term: Any, path: Path, learned: dict[Path, Variance], redundant: dict[Path, Path]) -> list[Variance]:
