@@ -96,7 +96,18 @@ class Additive(Prior):
             eliminated = largest_nest({name: weights for name, (weights, _) in groups.items()}, codes)
         object.__setattr__(prior, "chained", chained)
         object.__setattr__(prior, "eliminated", eliminated)
+        prior._check_weights()
         return prior
+
+    def _check_weights(self) -> None:
+        """Raise ValueError if more weights are solved for together than is practical."""
+        terms = [term for terms in self.latents for term in terms.terms if not self._is_apart(term)]
+        count = sum(term.count for term in terms)
+        if count > _MOST_WEIGHTS:
+            raise ValueError(
+                f"{count} weights would be solved for together, and at most {_MOST_WEIGHTS} are practical: "
+                f"most are of {self._largest_and_remedy()}"
+            )
 
     @property
     def places(self) -> tuple[tuple[slice, ...], ...]:
@@ -128,11 +139,14 @@ class Additive(Prior):
     @property
     def memory_remedy(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Advice that names the term with the most weights."""
+        return f"most of it is for {self._largest_and_remedy()}"
+
+    def _largest_and_remedy(self) -> str:
         terms = [term for terms in self.latents for term in terms.terms if not self._is_apart(term)]
         largest = max(terms, key=lambda term: term.count)
         return (
-            f"most of it is for {largest.label}, with {largest.count} weights: use fewer levels or distinct values "
-            "there, as by rounding its columns, or a term that can be eliminated (a Group, or a Trend over time)"
+            f"{largest.label}, with {largest.count} weights: use fewer levels or distinct values there, as by rounding "
+            "its columns, or a term that can be eliminated (a Group, or a Trend over time)"
         )
 
     @property
@@ -151,8 +165,10 @@ class Additive(Prior):
         return "; ".join(parts) + " (exact)"
 
     def memory(self, x: np.ndarray) -> float:
-        weights = float(sum(term.count for terms in self.latents for term in terms.terms if not self._is_apart(term)))
-        needed = 8.0 * (10.0 * x.size + 6.0 * weights**2)
+        every = [term for terms in self.latents for term in terms.terms]
+        weights = float(sum(term.count for term in every if not self._is_apart(term)))
+        eliminated = float(sum(term.count for term in every if isinstance(term, Group) and self._is_apart(term)))
+        needed = 8.0 * (10.0 * x.size + 6.0 * weights**2 + 5.0 * eliminated * weights)
         if self.chained:
             chained = [self.latents[0].terms[number] for number in self.chained]
             needed += self.chain().memory(self.times_of(x)) + 8.0 * 8.0 * x.shape[0] * (weights + len(chained))
@@ -286,6 +302,9 @@ def chained_terms(latents: tuple[Terms, ...]) -> tuple[int, ...]:
 def _points(term: Any) -> int:
     return int(np.sum(term.used))
 
+
+_MOST_WEIGHTS = 10_000
+"""The largest number of weights that are solved for together: a step then takes a minute."""
 
 _FEW_LEVELS = 32
 """Groups with fewer levels are solved for with the other weights."""
