@@ -349,7 +349,7 @@ class AdditiveWorkspace(Workspace):
         mean = blocks.mean + level_space.f_of(blocks, solved.weights, solved.own_means)
         distance = elimination.distance(blocks, solved.weights, solved.own_means)
         marginals = Gaussian(mean, elimination.covariances(blocks, solved))
-        return Conditioned(marginals, distance, solved.log_det, solved.proper)
+        return Conditioned(marginals, distance, solved.log_det, solved.proper, rounding=solved.rounding)
 
     def log_normaliser(self, sites: Sites, psd: bool = False) -> Float[Array, ""]:
         return elimination.log_normaliser(self.blocks, sites)
@@ -421,7 +421,7 @@ class _NewRows:
             self.left.append(left)
         self.blocks = Blocks(jnp.stack(means, axis=1), *prior.parted(blocks), posterior.within)
         self.solved = elimination.Solved(
-            posterior.weights, posterior.half, posterior.own, jnp.zeros(()), jnp.asarray(True)
+            posterior.weights, posterior.half, posterior.own, jnp.zeros(()), jnp.asarray(True), jnp.zeros(())
         )
 
     @property

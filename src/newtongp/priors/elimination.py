@@ -43,6 +43,8 @@ class Solved(NamedTuple):
     own: tuple[Own, ...]
     log_det: Float[Array, ""]
     proper: Bool[Array, ""]
+    rounding: Float[Array, ""]
+    """The rounding error of the log determinant."""
 
     @property
     def own_means(self) -> tuple[Float[Array, "_ _"], ...]:
@@ -78,6 +80,7 @@ class _Factors(NamedTuple):
     groups: tuple[_Group, ...]
     log_det: Float[Array, ""]
     proper: Bool[Array, ""]
+    rounding: Float[Array, ""]
 
 
 def _factorise(blocks: Blocks, precision: Float[Array, "N D D"]) -> _Factors:
@@ -92,9 +95,11 @@ def _factorise(blocks: Blocks, precision: Float[Array, "N D D"]) -> _Factors:
         log_det = log_det + 2.0 * jnp.sum(jnp.log(pivots))
         proper = proper & jnp.all(jnp.isfinite(pivots))
     if flat.size == 0:
-        return _Factors(matrix, groups, log_det, proper)
+        return _Factors(matrix, groups, log_det, proper, jnp.zeros(()))
     half, of_rest = linalg.inverse_root(matrix)
-    return _Factors(half, groups, log_det + of_rest, proper & jnp.isfinite(of_rest))
+    # d log det S = tr(S⁻¹ dS), and rounding of S is relative to its diagonal. It is large if prior variances are.
+    rounding = linalg.EPS * jnp.sum(jnp.diagonal(matrix) * jnp.sum(half**2, axis=0))
+    return _Factors(half, groups, log_det + of_rest, proper & jnp.isfinite(of_rest), rounding)
 
 
 def _eliminate(blocks: Blocks, precision: Float[Array, "N D D"]) -> tuple[_Group, ...]:
@@ -174,7 +179,8 @@ def solve(blocks: Blocks, sites: Sites) -> Solved:
     """Condition the weights on sites."""
     factors = _factorise(blocks, sites.precision)
     weights, means = _means(blocks, sites, factors)
-    return Solved(weights, factors.half, _from_outside(blocks, factors, means), factors.log_det, factors.proper)
+    own = _from_outside(blocks, factors, means)
+    return Solved(weights, factors.half, own, factors.log_det, factors.proper, factors.rounding)
 
 
 def _from_outside(blocks: Blocks, factors: _Factors, means: tuple[Any, ...]) -> tuple[Own, ...]:
