@@ -142,8 +142,8 @@ class Additive(Prior):
         return f"most of it is for {self._largest_and_remedy()}"
 
     def _largest_and_remedy(self) -> str:
-        terms = [term for terms in self.latents for term in terms.terms if not self._is_apart(term)]
-        largest = max(terms, key=lambda term: term.count)
+        every = [term for terms in self.latents for term in terms.terms]
+        largest = max([term for term in every if not self._is_apart(term)] or every, key=lambda term: term.count)
         return (
             f"{largest.label}, with {largest.count} weights: use fewer levels or distinct values there, as by rounding "
             "its columns, or a term that can be eliminated (a Group, or a Trend over time)"

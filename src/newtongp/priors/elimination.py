@@ -253,9 +253,10 @@ def covariances(blocks: Blocks, solved: Solved, is_nested: bool = True) -> Float
         pairs = [[jnp.sum(one * two, axis=1) for two in values] for one in values]
         return jnp.stack([jnp.stack(row, axis=1) for row in pairs], axis=1)
 
-    batch = max(1, min(size, _BATCH // max(1, rows * latents)))
-    if batch == size:
+    count = -(-size // max(1, _BATCH // max(1, rows * latents)))
+    if count == 1:
         return total + squares(tables)
+    batch = -(-size // count)  # of equal sizes, so that little is filled up
     parts = jax.tree.map(lambda table: _in_batches(table, batch), tables)
     step = jax.checkpoint(lambda total, part: (total + squares(part), None))
     return jax.lax.scan(step, total, parts)[0]
