@@ -213,6 +213,7 @@ def level_sums(group: tuple[Block, ...], other: tuple[Block, ...], precision: Fl
 
 
 def _sums_in_levels(block: Block, weights: Float[Array, " N"], columns: Float[Array, "N S"]) -> Float[Array, "L Q S"]:
+    assert block.codes is not None
     width, breadth = block.columns.shape[1], columns.shape[1]
     sums = [
         jax.ops.segment_sum(weights * block.columns[:, q] * columns[:, s], block.codes, block.levels)
