@@ -168,3 +168,22 @@ def test_summaries_have_effects_terms_and_what_is_determined_together():
     alone = ng.infer(ng.Model(terms.Linear("sex"), "gaussian"), frame, "y").summary()
     assert alone.notes == []
     assert result.summary(checks=False).terms == []
+
+
+@pytest.mark.slow
+def test_terms_with_the_same_label_are_numbered():
+    frame = measured()
+    short, long = ng.kernels.Matern32(2.0, 0.5), ng.kernels.RBF(30.0, 2.0)
+    groups = terms.Group("sex", covariance=0.3) + terms.Group("sex", covariance=0.7)
+    curves = terms.Smooth("year", kernel=short) + terms.Smooth("year", kernel=long)
+    result = ng.infer(ng.Model(terms.Linear() + curves + groups, "gaussian"), frame, "y")
+    effects = result.effects()
+    found = {(row.term, row.name): row.estimate for row in effects.itertuples()}
+    assert found["smooth(year)[0]", "kernel.lengthscale"] == 2.0
+    assert found["smooth(year)[1]", "kernel.lengthscale"] == 30.0
+    assert found["group(sex)[0]", "sd(intercept)"] == pytest.approx(np.sqrt(0.3))
+    assert found["group(sex)[1]", "sd(intercept)"] == pytest.approx(np.sqrt(0.7))
+    assert set(result.terms()["term"]) == {term for term, _ in found} - {"likelihood"}
+    assert len(result.effects("smooth(year)[1]")) == len(set(frame["year"]))
+    with pytest.raises(ValueError, match=r"choose one of 'smooth\(year\)\[0\]', 'smooth\(year\)\[1\]'"):
+        result.effects("smooth(year)")

@@ -48,7 +48,7 @@ def answers(model, method, monkeypatch, chain=False, eliminate=False):
     monkeypatch.setattr(additive, "_FEW_LEVELS", 2 if eliminate else 10**9)
     result = ng.infer(model, TABLE, "y", method, tol=1e-10)
     prior = result.model.prior
-    assert (bool(prior.chained), prior.eliminated is not None) == (chain, eliminate)
+    assert (bool(prior.chained), bool(prior.eliminated)) == (chain, eliminate)
     x = result.columns.read(NEW, "x_new")
     some = tuple(float(number % 2) for number in range(len(prior.latents[0].terms)))
     parts = result.posterior.predict(x), result.posterior.joint(x), result.posterior.of_terms(x, (some,))
@@ -80,6 +80,23 @@ def test_flat_effects_agree_between_structures(monkeypatch):
     trend = replaced(terms.Trend("t", "smooth"), kernel=ng.kernels.IntegratedBrownian(1e-4))
     model = ng.Model(sums(prior="flat") + trend, "poisson")
     assert_same(answers(model, ng.VI(), monkeypatch, chain=True), answers(model, ng.VI(), monkeypatch))
+
+
+def test_a_single_term_may_be_eliminated():
+    table = {"g": np.arange(80) % 40, "y": np.arange(80) % 3}
+    result = ng.infer(ng.Model(terms.Group("g", covariance=0.5), "gaussian"), table, "y")
+    assert result.model.prior.eliminated == ("g",) and result.status.ok
+    # Two rows a level, with noise of variance 1: the mean is shrunk by 0.5 / (0.5 + 1/2).
+    expected = 0.5 * np.mean(np.reshape(table["y"], (2, 40)), axis=0)
+    np.testing.assert_allclose(result.marginals.mean[:40, 0], expected, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_wide_priors_do_not_stop_inference_early(monkeypatch):
+    """A trend as it is before it is learned has variances of 1e6: log determinants have rounding errors above 1e-9."""
+    monkeypatch.setattr(additive, "_MANY_POINTS", 10**9)
+    result = ng.infer(ng.Model(sums(prior="flat") + terms.Trend("t"), "poisson"), TABLE, "y", tol=1e-10)
+    assert result.status is ng.Status.CONVERGED and result.residual <= 1e-10
 
 
 def dense_model(table):

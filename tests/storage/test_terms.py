@@ -107,8 +107,8 @@ def test_damaged_results_are_refused():
         "one number per column": {"model": with_term(result, 0, centres=np.zeros(2))},
         "scales must be positive": {"model": with_term(result, 0, scales=np.zeros(4))},
         "of 0 level": {"model": with_term(result, 1, levels=0)},
-        "structure of these terms": {
-            "model": replaced(result.model, prior=replaced(result.model.prior, eliminated="patient"))
+        "cannot have the structure": {
+            "model": replaced(result.model, prior=replaced(result.model.prior, eliminated=("patient",)))
         },
     }
     for message, changes in cases.items():

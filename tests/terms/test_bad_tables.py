@@ -59,6 +59,7 @@ TWO_CALLED_AGE = pd.DataFrame(np.ones((N, 3)), columns=["age", "age", "y"])
 SOME = {"level": None, "category": pd.Categorical(["a", "b", None] * 4)}
 GAUSSIAN2 = lk.HeteroscedasticGaussian()
 
+wide = {"u": np.sqrt(np.arange(10_500.0)), "v": np.ones(10_500)}
 BAD = {
     # Names
     "unknown column": (lambda: run(Linear("aeg")), "x has no column 'aeg'", "did you mean 'age'?", "add it"),
@@ -273,6 +274,12 @@ BAD = {
         lambda: ng.infer(ng.Model(ng.GP("rbf"), lk.Poisson(exposure="n")), np.arange(3.0), [1, 2, 3]),
         "exposure is given by the column 'n'",
         "give one value per row",
+    ),
+    "too many weights": (
+        lambda: ng.infer(ng.Model(Smooth("u", "v"), lk.Poisson()), wide, np.ones(10_500)),
+        "at most 10000 are practical",
+        "most are of smooth(u, v), with 10",
+        "fewer levels or distinct values",
     ),
     "another index": (
         lambda: run(Linear("age"), pd.DataFrame(table()), pd.Series(np.ones(N), index=np.arange(N) + 1)),

@@ -127,8 +127,13 @@ def _of_parameters(result: Result, half: float) -> Iterator[Effect]:
         elif isinstance(entry.term, Group):
             yield from _of_group(entry, parameter, spread, half)
         elif not isinstance(entry.term, Linear):
-            inside = parameter.name.partition(f"{entry.term.label}.")[2]
-            yield from _plain(entry.name, inside, parameter, spread, half)
+            yield from _plain(entry.name, _name_inside(entry, parameter), parameter, spread, half)
+
+
+def _name_inside(entry: Entry, parameter: Parameter) -> str:
+    """The name of a hyperparameter among those of its term."""
+    own = parameter.path[5:]  # after prior, latents, a number, terms and a number
+    return next(inner.name for inner in hyperparameters(entry.term) if inner.path == own)
 
 
 class _Spread:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +15,8 @@ from ..likelihoods.base import over_rows
 from ..methods.curvature import QuasiNewton
 from ..methods.rule import Method, evaluate, propose
 from ..methods.safeguard import Heuristic
-from ..parameters.constraints import Between
+from ..numerics.linalg import smallest_eigenvalue_given
+from ..parameters.constraints import Between, Covariance
 from ..parameters.names import Parameter, hyperparameters
 from ..parameters.priors import Plausible
 from ..prediction.predict import left_out
@@ -89,7 +90,7 @@ def _warn_of_parameters(result: Result) -> Iterator[Finding]:
         if problem is None and isinstance(prior, Plausible):
             problem = _plausibility_problem(parameter, prior, parameter.name in getattr(result, "undetermined", []))
         if problem is None and parameter.name in getattr(result, "learned", {}):
-            problem = _end_problem(parameter)
+            problem = _end_problem(parameter) or _singular_problem(parameter, result)
         if problem is not None:
             yield Finding(parameter.name, problem)
 
@@ -111,6 +112,38 @@ def _end_problem(parameter: Parameter) -> str | None:
                 "in Free(prior=...), or use the simpler model."
             )
     return None
+
+
+_SINGULAR, _NOTHING = 1e-4, 1e-6
+"""A smaller eigenvalue of a correlation matrix, and share of a variance, are those of a singular matrix."""
+
+
+def _singular_problem(parameter: Parameter, result: Result) -> str | None:
+    value = parameter.value
+    if not isinstance(parameter.constraint, Covariance) or value.ndim < 2:
+        return None
+    scales = np.sqrt(np.diagonal(value))
+    correlations, shares = value / np.outer(scales, scales), _shares(parameter, result)
+    is_singular = not smallest_eigenvalue_given(correlations) > _SINGULAR
+    if not is_singular and (shares is None or np.all(shares > _NOTHING)):
+        return None
+    return (
+        f"{parameter.name} is singular: a correlation ended at 1 or −1, or a variance at 0, the boundary of their "
+        "ranges. The data favour the simpler model that this limit is, and standard errors mean little there. Leave a "
+        "coefficient out, make the coefficients independent (correlated=False in a Group), or give it a prior in "
+        "Free(prior=...)."
+    )
+
+
+def _shares(parameter: Parameter, result: Result) -> np.ndarray | None:
+    """The variance of f that every coefficient of a group makes, relative to all of them; None without a group."""
+    prior: Any = result.model.prior
+    if not getattr(prior, "over_table", False) or parameter.path[0] != "prior" or result.data is None:
+        return None
+    _, _, latent, _, number, *_ = parameter.path
+    columns = result.data.x[:, prior.places[latent][number]][:, 1:]
+    made = np.diagonal(parameter.value) * np.mean(columns**2, axis=0)
+    return made / np.sum(made)
 
 
 def range_words(prior: Plausible) -> str:

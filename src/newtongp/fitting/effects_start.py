@@ -17,7 +17,7 @@ from ..inference.problem import Setup
 from ..likelihoods.base import Likelihood, over_rows, row_log_prob
 from ..model import Model
 from ..numerics.linalg import solve_psd_given
-from ..priors import level_space
+from ..priors import elimination
 from ..priors.additive import Additive
 from ..terms.base import replaced
 from ..terms.linear import Linear
@@ -67,7 +67,7 @@ def _errors(setup: Setup, prior: Additive, precisions: np.ndarray) -> tuple[np.n
 
 @compiled
 def _spread(prior: Additive, inputs: Any, precisions: Any) -> tuple[Any, ...]:
-    return level_space.flat_errors(prior.prepare(inputs).blocks, precisions)
+    return elimination.flat_errors(prior.prepare(inputs).blocks, precisions)
 
 
 def _maximised(prior: Additive) -> list[tuple[int, int]]:

@@ -88,7 +88,7 @@ class Space:
             size, constraint = item.slot.size, item.slot.constraint
             here = start[begin : begin + size]
             margin = self.margins[begin : begin + size]
-            least, largest = constraint.limits()
+            least, largest = constraint.limits(item.slot.shape)
             low, high = np.maximum(here - margin, least), np.minimum(here + margin, largest)
             if item.lower is not None:
                 low = np.maximum(low, _finite(constraint.unconstrain(item.lower), -np.inf))

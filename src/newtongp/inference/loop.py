@@ -213,7 +213,10 @@ def _measure(problem: Problem, method, sites: Sites, memory: Any) -> Point:
     sound = is_sound(conditioned.proper, cavities, energy, objective, size)
     sound = sound & jnp.all(jnp.abs(shares) < _LARGEST_SHARE)
     failure = failure_of(conditioned.proper, cavities)
-    outcome = Outcome(sound, objective, rounding_of(objective, jnp.sum(jnp.abs(numbers.energy))), size)
+    rounding = rounding_of(objective, jnp.sum(jnp.abs(numbers.energy)))
+    if conditioned.rounding is not None:
+        rounding = rounding + conditioned.rounding
+    outcome = Outcome(sound, objective, rounding, size)
     if method.target.power == 0.0:
         expansions = eqx.tree_at(lambda expansion: expansion.point, expansions, None)
     return Point(sites, memory, conditioned.marginals, expansions, largest, energy, outcome, failure)

@@ -72,13 +72,24 @@ def cholesky_of_each(matrices: Float[Array, "L K K"]) -> Float[Array, "L K K"]:
     return jax.lax.linalg.cholesky(matrices, symmetrize_input=False)
 
 
+_FEW = 4
+"""Systems of up to this many equations are solved by unrolled substitution: a batched call takes much longer."""
+
+
 def solve_each_lower(
     factors: Float[Array, "L K K"], right: Float[Array, "L K P"], transpose: bool = False
 ) -> Float[Array, "L K P"]:
     """L⁻¹ right, or L⁻ᵀ right, for many small factors."""
-    if factors.shape[1] == 1:
-        return right / factors
-    return jax.lax.linalg.triangular_solve(factors, right, left_side=True, lower=True, transpose_a=transpose)
+    size = factors.shape[1]
+    if size > _FEW:
+        return jax.lax.linalg.triangular_solve(factors, right, left_side=True, lower=True, transpose_a=transpose)
+    found: dict[int, Any] = {}
+    for i in reversed(range(size)) if transpose else range(size):
+        left = right[:, i]
+        for j, known in found.items():
+            left = left - (factors[:, j, i] if transpose else factors[:, i, j])[:, None] * known
+        found[i] = left / factors[:, i, i][:, None]
+    return jnp.stack([found[i] for i in range(size)], axis=1)
 
 
 def solve_psd_given(matrix: np.ndarray, right: np.ndarray) -> np.ndarray | None:
@@ -118,6 +129,25 @@ def inverse_lower(factor: Float[Array, "M M"]) -> Float[Array, "M M"]:
         right = jnp.eye(size - begin, end - begin, dtype=factor.dtype)
         columns.append(jnp.pad(solve_lower(factor[begin:, begin:], right), ((begin, 0), (0, 0))))
     return jnp.concatenate(columns, axis=1)
+
+
+@jax.custom_jvp
+def inverse_root(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, ""]]:
+    """H, lower triangular, with HᵀH = A⁻¹, and log det A; NaN throughout if A is not positive definite.
+
+    Derivatives are those of all functions of HᵀH, and take products of matrices alone.
+    """
+    factor = cholesky(matrix)
+    return inverse_lower(factor), log_det_from_cholesky(factor)
+
+
+@inverse_root.defjvp
+def _inverse_root_jvp(primals, tangents):
+    # HᵀH = A⁻¹ has the derivative −A⁻¹ dA A⁻¹, which dH = −½ H dA HᵀH gives as well as that of the triangular H.
+    (matrix,), (change,) = primals, tangents
+    half, log_det = inverse_root(matrix)
+    inner = (half @ change) @ half.T
+    return (half, log_det), (-0.5 * inner @ half, jnp.trace(inner))
 
 
 def inverse_from_lower(factor: Float[Array, "M M"], inverse: Float[Array, "M M"]) -> Float[Array, "M M"]:

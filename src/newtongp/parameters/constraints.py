@@ -30,7 +30,7 @@ class Constraint(abc.ABC):
         """Which unconstrained numbers are logarithms, where large values overflow."""
         return np.full(self.size(shape), self.is_positive)
 
-    def limits(self) -> tuple[float, float]:
+    def limits(self, shape: tuple[int, ...]) -> tuple[Any, Any]:
         """The range of unconstrained numbers in which values differ numerically from the boundary of the set."""
         return -math.inf, math.inf
 
@@ -93,7 +93,7 @@ class Between(Constraint):
                 f"lower must be less than upper, both finite, got {self.lower} and {self.upper}: swap them"
             )
 
-    def limits(self):
+    def limits(self, shape):
         share = 4.0 * np.finfo(float).eps * max(1.0, max(abs(self.lower), abs(self.upper)) / (self.upper - self.lower))
         return (-math.inf, math.inf) if share >= 0.5 else (math.log(share), -math.log(share))
 
@@ -107,12 +107,17 @@ class Between(Constraint):
         return (self.lower + (self.upper - self.lower) * share).reshape(shape)
 
 
+_SINGULAR = 14.0
+"""Numbers of pairs beyond this are those of singular matrices: with two variables, 1 − r² is below 3e-12."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Covariance(Constraint):
-    """A variance, a vector of variances, or a positive definite matrix, through its Cholesky factor.
+    """A variance, a vector of variances, or a positive definite matrix.
 
-    Pivots are parametrised by their logarithms. Entries left of the pivot are relative to it, so that unconstrained
-    numbers have no unit.
+    A matrix has logarithms of its standard deviations, and one number per pair: for two variables, the inverse
+    hyperbolic tangent of their correlation; in general, the inverse hyperbolic sine of an entry of the Cholesky factor,
+    relative to the pivot of its row. None has a unit, and one alone goes to infinity where a matrix becomes singular.
 
     >>> matrix = np.array([[2.0, 1.0], [1.0, 3.0]])
     >>> free = Covariance().unconstrain(matrix)
@@ -131,6 +136,12 @@ class Covariance(Constraint):
         rows, columns = np.tril_indices(shape[0])
         return rows == columns
 
+    def limits(self, shape):
+        if len(shape) < 2:
+            return -math.inf, math.inf
+        reach = np.where(self.logarithms(shape), math.inf, _SINGULAR)
+        return -reach, reach
+
     def unconstrain(self, value):
         if np.ndim(value) < 2:
             return Positive().unconstrain(value)
@@ -138,18 +149,19 @@ class Covariance(Constraint):
         if factor is None:
             return np.full(self.size(np.shape(value)), np.nan)
         rows, columns = np.tril_indices(value.shape[0])
-        pivots = np.diagonal(factor)[rows]
-        return np.where(rows == columns, np.log(pivots), factor[rows, columns] / pivots)
+        deviations = np.log(np.sqrt(np.sum(factor**2, axis=1)))[rows]
+        return np.where(rows == columns, deviations, np.arcsinh(factor[rows, columns] / np.diagonal(factor)[rows]))
 
     def constrain(self, unconstrained, shape):
         if len(shape) < 2:
             return Positive().constrain(unconstrained, shape)
         arrays, indices = _arrays(unconstrained), np.arange(shape[0])
         below = indices[:, None] > indices[None, :]
-        # Where each entry below the diagonal, and each pivot, is among the unconstrained numbers.
+        # Where each entry below the diagonal, and each standard deviation, is among the unconstrained numbers.
         place = np.where(below, indices[:, None] * (indices[:, None] + 1) // 2 + indices[None, :], 0)
-        pivots = arrays.exp(unconstrained[indices * (indices + 3) // 2])
-        factor = (arrays.where(below, unconstrained[place], 0.0) + np.eye(shape[0])) * pivots[:, None]
+        deviations = arrays.exp(unconstrained[indices * (indices + 3) // 2])
+        relative = arrays.sinh(arrays.where(below, unconstrained[place], 0.0)) + np.eye(shape[0])
+        factor = relative * (deviations / arrays.sqrt(arrays.sum(relative**2, axis=1)))[:, None]
         return factor @ factor.T
 
 

@@ -81,7 +81,7 @@ def _visit(value: Any, path: Path, name: str, declaration_above: tuple) -> Itera
     if isinstance(value, eqx.Module):
         yield from _walk(value, path, name, declaration_above)
     elif isinstance(value, (tuple, list)):
-        for index, (entry, label) in enumerate(zip(value, _labels(value), strict=True)):
+        for index, (entry, label) in enumerate(zip(value, numbered_labels(value), strict=True)):
             # A single part needs no index: `mean.value`, not `mean[0].value`.
             numbered = name if len(value) == 1 else f"{name}[{index}]"
             inner = numbered if label is None else _longer(name, label)
@@ -90,7 +90,7 @@ def _visit(value: Any, path: Path, name: str, declaration_above: tuple) -> Itera
         yield Parameter(name, path, np.asarray(value, dtype=float), *declaration_above)
 
 
-def _labels(entries: Any) -> list[str | None]:
+def numbered_labels(entries: Any) -> list[str | None]:
     """The labels of entries that have one; those that share it are numbered: `smooth(day)[0]`, `smooth(day)[1]`."""
     found = [getattr(entry, "label", None) for entry in entries]
     labels = [label if isinstance(label, str) else None for label in found]

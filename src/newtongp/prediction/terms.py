@@ -10,6 +10,7 @@ from scipy.special import ndtri
 from .._runtime.double import in_double, to_host
 from ..numerics.gaussian import Gaussian
 from ..numerics.size_classes import fill_rows, size_class
+from ..parameters.names import numbered_labels
 from ..priors.additive import Additive, AdditivePosterior
 from ..priors.base import draws_of
 from ..priors.chained import ChainedPosterior
@@ -29,7 +30,10 @@ class Entry(NamedTuple):
     """One term of a model: its latent, its number among the terms of it, and the columns of x that belong to it."""
 
     name: str
-    """The label of the term, after the name of the latent if there are several: `scale.group(herd)`."""
+    """The label of the term, after the name of the latent if there are several: `scale.group(herd)`.
+
+    Terms with the same label are numbered, as their hyperparameters are: `smooth(day)[0]`.
+    """
     latent: int
     number: int
     term: Term
@@ -59,8 +63,9 @@ def entries_of(result: Result, what: str = "terms") -> list[Entry]:
     found = []
     for latent, (terms, places, encoders) in enumerate(zip(prior.latents, prior.places, columns.encoders, strict=True)):
         before = f"{prior.names[latent]}." if prior.num_latents > 1 else ""
+        labels = numbered_labels(terms.terms)
         for number, (term, place, encoder) in enumerate(zip(terms.terms, places, encoders, strict=True)):
-            found.append(Entry(f"{before}{term.label}", latent, number, term, encoder, place))
+            found.append(Entry(f"{before}{labels[number]}", latent, number, term, encoder, place))
     return found
 
 

@@ -1,13 +1,13 @@
 """Additive models: every latent is a sum of terms over the columns of a table.
 
 All terms are weights (`level_space.py`): effects of columns, of the levels of groups, and values of smooth functions at
-their distinct inputs. The group with the most levels is eliminated level by level, so that its size enters the cost
-only linearly; the others are solved for together.
+their distinct inputs. Large groups that are nested in each other are eliminated level by level (`elimination.py`), so
+that their sizes enter the cost only linearly; the others are solved for together.
 """
 
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -22,16 +22,17 @@ from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
 from ..terms.base import Terms, Units
 from ..terms.columns import TableColumns
-from ..terms.group import Group
+from ..terms.group import Group, codes_of
 from ..terms.kernel_term import KernelTerm
 from ..terms.reading import as_terms
 from ..terms.table import Table
 from ..terms.times import Trend
-from . import level_space
+from . import elimination, level_space
 from .base import Conditioned, Layout, Posterior, Prior, Workspace, at_inputs, draws_of
 from .chained import ChainedWorkspace, chained_posterior
 from .level_space import Block, Blocks, block_of
 from .markov import MarkovGP
+from .nesting import largest_nest
 
 
 class Additive(Prior):
@@ -48,8 +49,8 @@ class Additive(Prior):
     latents: tuple[Terms, ...]
     names: tuple[str, ...] = eqx.field(static=True)
     """The names of the latents."""
-    eliminated: str | None = eqx.field(static=True)
-    """The name of the codes of the groups that are eliminated, once bound to a table."""
+    eliminated: tuple[str, ...] = eqx.field(static=True)
+    """The names of the codes of the groups that are eliminated, from the inside out, once bound to a table."""
     chained: tuple[int, ...] = eqx.field(static=True)
     """The terms of the only latent that are conditioned as a chain in time, once bound."""
 
@@ -59,7 +60,7 @@ class Additive(Prior):
             raise ValueError("terms must not be empty: give at least one, such as terms.Linear()")
         self.latents = tuple(_named(name, value) for name, value in given.items())
         self.names = tuple(map(str, given))
-        self.eliminated, self.chained = None, ()
+        self.eliminated, self.chained = (), ()
 
     @property
     def num_latents(self) -> int:
@@ -79,15 +80,34 @@ class Additive(Prior):
         prior = eqx.tree_at(
             lambda p: p.latents, Additive(dict(zip(self.names, self.latents, strict=True))), tuple(bound)
         )
-        return prior.structured(), TableColumns(tuple(encoders))
+        columns = TableColumns(tuple(encoders))
+        return prior.structured(functools.partial(_codes_in, columns, table)), columns
 
-    def structured(self) -> "Additive":
-        """The prior, bound to a table, with the parts that are conditioned first: a chain in time, or a group."""
+    def structured(self, codes_of: Callable[[int, int], np.ndarray]) -> "Additive":
+        """The prior, bound to a table, with the parts that are conditioned first: a chain in time, or nested groups.
+
+        `codes_of` has the levels of all rows of a group, given the number of its latent and its own.
+        """
         prior = Additive(dict(zip(self.names, self.latents, strict=True)))
-        chained = chained_terms(prior.latents)
+        chained, groups = chained_terms(prior.latents), large_groups(prior.latents)
+        eliminated = () if chained else tuple(groups)
+        if len(eliminated) > 1:
+            codes = {name: codes_of(*place) for name, (_, place) in groups.items()}
+            eliminated = largest_nest({name: weights for name, (weights, _) in groups.items()}, codes)
         object.__setattr__(prior, "chained", chained)
-        object.__setattr__(prior, "eliminated", None if chained else _largest_group(prior))
+        object.__setattr__(prior, "eliminated", eliminated)
+        prior._check_weights()
         return prior
+
+    def _check_weights(self) -> None:
+        """Raise ValueError if more weights are solved for together than is practical."""
+        terms = [term for terms in self.latents for term in terms.terms if not self._is_apart(term)]
+        count = sum(term.count for term in terms)
+        if count > _MOST_WEIGHTS:
+            raise ValueError(
+                f"{count} weights would be solved for together, and at most {_MOST_WEIGHTS} are practical: "
+                f"most are of {self._largest_and_remedy()}"
+            )
 
     @property
     def places(self) -> tuple[tuple[slice, ...], ...]:
@@ -119,11 +139,14 @@ class Additive(Prior):
     @property
     def memory_remedy(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Advice that names the term with the most weights."""
-        terms = [term for terms in self.latents for term in terms.terms if not self._is_apart(term)]
-        largest = max(terms, key=lambda term: term.count)
+        return f"most of it is for {self._largest_and_remedy()}"
+
+    def _largest_and_remedy(self) -> str:
+        every = [term for terms in self.latents for term in terms.terms]
+        largest = max([term for term in every if not self._is_apart(term)] or every, key=lambda term: term.count)
         return (
-            f"most of it is for {largest.label}, with {largest.count} weights: use fewer levels or distinct values "
-            "there, as by rounding its columns, or a term that can be eliminated (a Group, or a Trend over time)"
+            f"{largest.label}, with {largest.count} weights: use fewer levels or distinct values there, as by rounding "
+            "its columns, or a term that can be eliminated (a Group, or a Trend over time)"
         )
 
     @property
@@ -136,13 +159,16 @@ class Additive(Prior):
         every = [term for terms in self.latents for term in terms.terms if term.count]
         apart = [term for term in every if self._is_apart(term)]
         weights = [term for term in every if not self._is_apart(term)]
-        how = "one chain in time" if self.chained else "eliminated level by level"
+        nested = " from the inside out" if len(self.eliminated) > 1 else ""
+        how = "one chain in time" if self.chained else f"eliminated level by level{nested}"
         parts = [*([f"{labels(apart)}: {how}"] if apart else []), *([f"{labels(weights)}: weights"] if weights else [])]
         return "; ".join(parts) + " (exact)"
 
     def memory(self, x: np.ndarray) -> float:
-        weights = float(sum(term.count for terms in self.latents for term in terms.terms if not self._is_apart(term)))
-        needed = 8.0 * (10.0 * x.size + 6.0 * weights**2)
+        every = [term for terms in self.latents for term in terms.terms]
+        weights = float(sum(term.count for term in every if not self._is_apart(term)))
+        eliminated = float(sum(term.count for term in every if isinstance(term, Group) and self._is_apart(term)))
+        needed = 8.0 * (10.0 * x.size + 6.0 * weights**2 + 5.0 * eliminated * weights)
         if self.chained:
             chained = [self.latents[0].terms[number] for number in self.chained]
             needed += self.chain().memory(self.times_of(x)) + 8.0 * 8.0 * x.shape[0] * (weights + len(chained))
@@ -151,7 +177,7 @@ class Additive(Prior):
     def _is_apart(self, term: Any) -> bool:
         """Whether a term is eliminated, so that its size enters only linearly."""
         if isinstance(term, Group):
-            return ":".join(term.columns) == self.eliminated
+            return ":".join(term.columns) in self.eliminated
         return any(term is self.latents[0].terms[number] for number in self.chained)
 
     def size_class(self, rows: int) -> int:
@@ -202,9 +228,19 @@ class Additive(Prior):
                 total = total + term.mean(own)
                 blocks += [block_of(weights, latent) for weights in term.weights(own)]
             means.append(total)
-        eliminated = tuple(block for block in blocks if self._is_eliminated(block))
-        rest = tuple(block for block in blocks if not self._is_eliminated(block))
-        return AdditiveWorkspace(Blocks(jnp.stack(means, axis=1), eliminated, rest))
+        eliminated, rest = self.parted(blocks)
+        within = elimination.levels_within(eliminated)
+        return AdditiveWorkspace(Blocks(jnp.stack(means, axis=1), eliminated, rest, within))
+
+    def parted(self, blocks: list[Block]) -> tuple[tuple[tuple[Block, ...], ...], tuple[Block, ...]]:
+        """The blocks of groups that are eliminated, from the inside out, and all others."""
+
+        def is_of(block: Block, name: str) -> bool:
+            return block.root is None and block.codes is not None and block.over == name
+
+        groups = tuple(tuple(block for block in blocks if is_of(block, name)) for name in self.eliminated)
+        own = {id(block) for group in groups for block in group}
+        return groups, tuple(block for block in blocks if id(block) not in own)
 
     def _prepare_chain(self, inputs: Any, rows: Any) -> ChainedWorkspace:
         inner = self.chain().prepare(inputs)
@@ -220,13 +256,10 @@ class Additive(Prior):
         flat = tuple(map(bool, level_space.flats(tuple(blocks))))
         return ChainedWorkspace(inner=inner, mean=mean[:, None], columns=columns, flat_weights=flat)
 
-    def _is_eliminated(self, block: Block) -> bool:
-        return block.root is None and block.codes is not None and block.over == self.eliminated
-
     def condition(self, workspace: Any, sites: Sites) -> Any:
         if self.chained:
             return chained_posterior(self, workspace, sites)
-        solved = level_space.solve(workspace.blocks, sites)
+        solved = elimination.solve(workspace.blocks, sites)
         conditioned = workspace.conditioned(solved)
         return AdditivePosterior(
             conditioned.marginals,
@@ -235,8 +268,7 @@ class Additive(Prior):
             solved.weights,
             solved.half,
             solved.own,
-            solved.own_half,
-            solved.coupling,
+            workspace.blocks.within,
         )
 
 
@@ -271,19 +303,28 @@ def _points(term: Any) -> int:
     return int(np.sum(term.used))
 
 
+_MOST_WEIGHTS = 10_000
+"""The largest number of weights that are solved for together: a step then takes a minute."""
+
 _FEW_LEVELS = 32
 """Groups with fewer levels are solved for with the other weights."""
 
 
-def _largest_group(prior: Additive) -> str | None:
-    """The codes over which most weights are independent between levels; None if there are few."""
-    sizes: dict[str, int] = {}
-    for terms in prior.latents:
-        for term in terms.terms:
+def large_groups(latents: tuple[Terms, ...]) -> dict[str, tuple[int, tuple[int, int]]]:
+    """The names of the codes of groups that may be eliminated: the number of weights over them, and the first term."""
+    found: dict[str, tuple[int, tuple[int, int]]] = {}
+    for latent, terms in enumerate(latents):
+        for number, term in enumerate(terms.terms):
             if isinstance(term, Group) and term.levels >= _FEW_LEVELS:
                 name = ":".join(term.columns)
-                sizes[name] = sizes.get(name, 0) + term.levels * term.size
-    return max(sizes, key=lambda name: sizes[name]) if sizes else None
+                weights, place = found.get(name, (0, (latent, number)))
+                found[name] = weights + term.levels * term.size, place
+    return found
+
+
+def _codes_in(columns: TableColumns, table: Table, latent: int, number: int) -> np.ndarray:
+    encoder: Any = columns.encoders[latent][number]
+    return codes_of(encoder.columns, encoder.levels, table)[0]
 
 
 class AdditiveWorkspace(Workspace):
@@ -300,19 +341,18 @@ class AdditiveWorkspace(Workspace):
         return self.blocks.mean
 
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
-        return self.conditioned(level_space.solve(self.blocks, sites))
+        return self.conditioned(elimination.solve(self.blocks, sites))
 
-    def conditioned(self, solved: level_space.Solved) -> Conditioned:
+    def conditioned(self, solved: elimination.Solved) -> Conditioned:
         """q(f) at the data, from the posterior of the weights."""
         blocks = self.blocks
-        mean = blocks.mean + level_space.f_of(blocks, solved.weights, solved.own)
-        covariance = level_space.covariances(blocks, solved)
-        return Conditioned(
-            Gaussian(mean, covariance), level_space.distance(blocks, solved), solved.log_det, solved.proper
-        )
+        mean = blocks.mean + level_space.f_of(blocks, solved.weights, solved.own_means)
+        distance = elimination.distance(blocks, solved.weights, solved.own_means)
+        marginals = Gaussian(mean, elimination.covariances(blocks, solved))
+        return Conditioned(marginals, distance, solved.log_det, solved.proper, rounding=solved.rounding)
 
     def log_normaliser(self, sites: Sites, psd: bool = False) -> Float[Array, ""]:
-        return level_space.log_normaliser(self.blocks, sites)
+        return elimination.log_normaliser(self.blocks, sites)
 
 
 class AdditivePosterior(Posterior):
@@ -328,12 +368,10 @@ class AdditivePosterior(Posterior):
     """The means of all weights but the eliminated ones, in units of their prior."""
     half: Any
     """H: the covariance of these weights is HᵀH."""
-    own: Any
-    """The means of the eliminated weights, by level."""
-    own_half: Any
-    """T: the covariance of a level's eliminated weights, given the others, is TᵀT."""
-    coupling: Any
-    """How the eliminated weights of a level move with the others."""
+    own: tuple[elimination.Own, ...]
+    """The eliminated weights, from the inside out."""
+    within: Any
+    """The levels of outer groups in which those of inner ones sit."""
 
     @on_host
     def predict(self, x: Any) -> Gaussian:
@@ -381,27 +419,19 @@ class _NewRows:
                     blocks.append(block_of(weights._replace(columns=factor * weights.columns), latent))
             means.append(mean)
             self.left.append(left)
-        own = tuple(block for block in blocks if prior._is_eliminated(block))
-        rest = tuple(block for block in blocks if not prior._is_eliminated(block))
-        self.blocks = Blocks(jnp.stack(means, axis=1), own, rest)
-        self.solved = level_space.Solved(
-            posterior.weights,
-            posterior.half,
-            posterior.own,
-            posterior.own_half,
-            posterior.coupling,
-            jnp.zeros(()),
-            jnp.asarray(True),
+        self.blocks = Blocks(jnp.stack(means, axis=1), *prior.parted(blocks), posterior.within)
+        self.solved = elimination.Solved(
+            posterior.weights, posterior.half, posterior.own, jnp.zeros(()), jnp.asarray(True), jnp.zeros(())
         )
 
     @property
     def mean(self) -> Float[Array, "M D"]:
-        return self.blocks.mean + level_space.f_of(self.blocks, self.solved.weights, self.solved.own)
+        return self.blocks.mean + level_space.f_of(self.blocks, self.solved.weights, self.solved.own_means)
 
 
 def _of_terms_now(posterior: AdditivePosterior, x: Any, chosen: Any) -> Gaussian:
     rows = _NewRows(posterior, x, chosen)
-    covariance = level_space.covariances(rows.blocks, rows.solved)
+    covariance = elimination.covariances(rows.blocks, rows.solved, is_nested=False)
     left = jax.vmap(jnp.diag)(jnp.stack(rows.left, axis=1))
     return Gaussian(rows.mean, covariance + left)
 
@@ -421,7 +451,7 @@ def _joint(posterior: AdditivePosterior, x: Float[Array, "M C"], chosen: Any) ->
     rows = _NewRows(posterior, x, chosen)
     prior, mean = posterior.prior, rows.mean
     count, latents = mean.shape
-    covariance = level_space.joint_covariance(rows.blocks, rows.solved)
+    covariance = elimination.joint_covariance(rows.blocks, rows.solved)
     for latent, (terms, places) in enumerate(zip(prior.latents, prior.places, strict=True)):
         left = sum(
             factor**2 * term.new_covariance(x[:, place])

@@ -32,6 +32,8 @@ class Conditioned(eqx.Module):
 
     Marginals are then those of g.
     """
+    rounding: Float[Array, ""] | None = None
+    """The rounding error of the log determinant, if it may be larger than that of a sum of as many numbers."""
 
     def log_normaliser(self, sites: Sites) -> Float[Array, ""]:
         """log ∫ p ∏ tₙ: the exponent at its maximum, m, and the determinant from the integration."""

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..priors.additive import Additive
+from ..priors.additive import Additive, chained_terms, large_groups
 from ..terms.columns import TableColumns
 from ..terms.group import Group, GroupEncoder
 from ..terms.inputs import InputEncoder, ProductEncoder
@@ -137,11 +137,14 @@ def _additive(values: dict[str, Any]) -> Additive:
     require(all(terms.terms for terms in latents), "every latent needs a term")
     made = Additive(dict(zip(names, latents, strict=True)))
     is_bound = all(term.width > 0 and getattr(term, "points", 0) is not None for own in latents for term in own.terms)
-    made = made.structured() if is_bound else made
-    structure = {name: values[name] for name in ("eliminated", "chained")}
-    found = {name: getattr(made, name) for name in structure}
-    require(structure == found, f"the structure of these terms is {found}, and cannot be {short(structure)}")
-    return _with(made, values, "latents")
+    chained, eliminated = values["chained"], values["eliminated"]
+    found = chained_terms(made.latents) if is_bound else ()
+    large = set(large_groups(made.latents)) if is_bound and not found else set()
+    fits = chained == found and isinstance(eliminated, tuple) and set(eliminated) <= large
+    # Which groups are nested in each other depends on the rows, which are compared with this later.
+    fits = fits and len(set(eliminated)) == len(eliminated) and bool(eliminated) == bool(large)
+    require(fits, f"these terms cannot have the structure {short({'eliminated': eliminated, 'chained': chained})}")
+    return _with(made, values, "latents", "chained", "eliminated")
 
 
 TERMS: dict[Any, Callable[[dict[str, Any]], Any]] = {
@@ -178,6 +181,10 @@ def check_table_columns(result: Any) -> None:
 def _check_codes(prior: Additive, columns: TableColumns, x: np.ndarray) -> None:
     """Raise an error if rows of the data have levels or inputs that the terms do not have."""
     prior.check_inputs(x)
+    nested = prior.structured(lambda latent, number: x[:, prior.places[latent][number].start].astype(int)).eliminated
+    require(
+        nested == prior.eliminated, f"these groups are eliminated as {short(nested)}, not {short(prior.eliminated)}"
+    )
     for terms, encoders, places in zip(prior.latents, columns.encoders, prior.places, strict=True):
         for term, encoder, place in zip(terms.terms, encoders, places, strict=True):
             own = x[:, place]
