@@ -20,7 +20,6 @@ from ..likelihoods.base import Likelihood, map_row_parameters
 from ..model import Model
 from ..numerics.gaussian import Sites
 from ..priors.base import Layout, Prior, Workspace
-from ..priors.markov import MarkovGP
 
 
 class Problem(eqx.Module):
@@ -104,9 +103,8 @@ class Setup:
         self.model = model
         self.data, self.columns = read_data(x, y, model), columns_of(x, model)
         self.memory = memory.require_rows(model.prior, self.data.x)
-        kernel = getattr(model.prior, "kernel", None)
-        if kernel is not None:
-            check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
+        for kernel, inputs, in_time in model.prior.kernels_at(self.data.x):
+            check_definite(kernel, inputs, in_time)
         # A subclass with a layout of its own may know nothing of size classes.
         fills = "size" in inspect.signature(model.prior.layout).parameters
         self.size_class = model.prior.size_class(self.rows) if fills else self.rows
