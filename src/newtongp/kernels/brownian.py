@@ -90,9 +90,9 @@ class IntegratedMatern12(Kernel):
     """A function whose slope is a stationary Ornstein–Uhlenbeck process, in one column; it is zero at the origin.
 
     The slope has this `variance` and the kernel `Matern12(lengthscale)`: it tends to zero, so that the function levels
-    off beyond the data. This is a damped trend. With a = (min(x, x') − origin)/lengthscale, b = |x − x'|/lengthscale and
-    E(u) = 1 − exp(−u), k = variance · lengthscale² · (2 (a − E(a)) + E(a) E(b)). Inputs must not precede the origin,
-    which is not learned. Add a `Constant` for an unknown level at the origin.
+    off beyond the data. This is a damped trend. With a = (min(x, x') − origin)/lengthscale, b = |x − x'|/lengthscale
+    and E(u) = 1 − exp(−u), k = variance · lengthscale² · (2 (a − E(a)) + E(a) E(b)). Inputs must not precede the
+    origin, which is not learned. Add a `Constant` for an unknown level at the origin.
 
     >>> round(float(IntegratedMatern12(1e4, 2.0).evaluate(jnp.ones(1), 3.0 * jnp.ones(1))), 2)
     6.0

@@ -32,8 +32,9 @@ class Trend(KernelTerm):
     - `"damped"`: the level is a random walk, and the slope tends to zero (`kernels.IntegratedMatern12`), so that the
       trend levels off beyond the data;
 
-    or give a `kernel`. Level and slope at the start have no prior (a damped slope has one); the level is the intercept of the model. `unit` is
-    that of time stamps, days by default. With `by`, every level of a factor has its own trend.
+    or give a `kernel`. Level and slope at the start have no prior, except for a damped slope; the level is the
+    intercept of the model. `unit` is that of time stamps, days by default. With `by`, every level of a factor has its
+    own trend.
     """
 
     columns: tuple[str, ...] = eqx.field(static=True)
