@@ -42,16 +42,18 @@ def tested():
     return forecaster, table, forecaster.backtest(6, every=4, origins=3, level=0.8)
 
 
+@pytest.mark.slow
 def test_origins_roll_and_never_see_what_they_forecast(tested):
     _, table, found = tested
     frame = found.forecasts
-    assert frame["origin"].unique().tolist() == ["1953-02", "1953-06"][-1:] or frame["origin"].nunique() == 3
+    assert frame["origin"].unique().tolist() == ["1952-10", "1953-02", "1953-06"]
     assert np.all(frame["origin"] < frame["month"])
     last = frame[frame["origin"] == frame["origin"].max()]
     assert last["month"].tolist() == table["month"].tolist()[-6:] and last["step"].tolist() == [1, 2, 3, 4, 5, 6]
     np.testing.assert_array_equal(last["y"], table["passengers"].iloc[-6:])
 
 
+@pytest.mark.slow
 def test_a_forecast_of_the_backtest_is_that_of_the_earlier_data(tested):
     _, table, found = tested
     first = found.forecasts[found.forecasts["origin"] == found.forecasts["origin"].min()]
@@ -61,6 +63,7 @@ def test_a_forecast_of_the_backtest_is_that_of_the_earlier_data(tested):
     np.testing.assert_allclose(first["lower"], alone["lower"])
 
 
+@pytest.mark.slow
 def test_scores_are_averages_of_those_of_rows(tested):
     _, _, found = tested
     frame, scores = found.forecasts, found.scores.iloc[0]
@@ -73,6 +76,7 @@ def test_scores_are_averages_of_those_of_rows(tested):
     assert "80 % intervals" in repr(found)
 
 
+@pytest.mark.slow
 def test_updates_without_learning_are_close_to_refits(tested):
     forecaster, _, found = tested
     updated = forecaster.backtest(6, every=4, origins=3, level=0.8, refit=False)
@@ -80,6 +84,7 @@ def test_updates_without_learning_are_close_to_refits(tested):
     assert updated.forecasts["month"].tolist() == found.forecasts["month"].tolist()
 
 
+@pytest.mark.slow
 def test_a_horizon_that_is_too_long(tested):
     with pytest.raises(ValueError, match=r"a backtest over 40 steps needs at least 64 different times, got 60"):
         tested[0].backtest(40)

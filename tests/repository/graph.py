@@ -44,7 +44,8 @@ MAY_IMPORT = {
     "report": "_runtime validation results plotting diagnostics",
     "datasets": "",
     "forecasting": (
-        "validation parameters kernels likelihoods terms model results inference prediction fitting plotting"
+        "_runtime validation numerics parameters kernels likelihoods terms model inputs results inference prediction "
+        "fitting plotting"
     ),
     "interface": "validation numerics results prediction storage fitting plotting diagnostics report",
     "cli": "_runtime storage",

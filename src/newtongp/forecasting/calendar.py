@@ -214,7 +214,7 @@ def _stamps(column: Column) -> tuple[np.ndarray, tuple[str, Any]]:
 def _parsed(column: Column) -> tuple[np.ndarray, tuple[str, Any]]:
     """Text in ISO format, dates and date times of Python, and periods of pandas as objects."""
     entries = [entry for entry in column.entries.tolist() if entry is not None]
-    first = entries[0] if entries else None
+    first: Any = entries[0] if entries else None
     if hasattr(first, "to_timestamp"):
         return np.array([np.datetime64(entry.start_time, "us") for entry in entries]), ("period", first.freqstr)
     zoned = isinstance(first, datetime.datetime) and first.tzinfo is not None

@@ -3,22 +3,26 @@
 import dataclasses
 from typing import Any
 
+import equinox as eqx
 import numpy as np
 
 from ..fitting.fit import fit
 from ..inference.infer import infer
+from ..inputs.tables import bind
 from ..model import Model
+from ..numerics.size_classes import SMALLEST_DATA, size_class
 from ..prediction.contrasts import contrast
 from ..prediction.predict import log_density, predict
 from ..prediction.terms import terms
+from ..terms.base import Terms, replaced
 from ..terms.table import Table
 from .calendar import Calendar
 from .rows import Rows, encode, structure_of
 from .specification import Specification
 from .structure import Structure, scale_of, terms_of
 
-_TOLERANCE = 1e-3
-"""Of the search: hyperparameters within a thousandth of their optimum, in logarithms, forecast the same."""
+_TOLERANCE = 1e-2
+"""Of the search: hyperparameters within a hundredth of their optimum, in logarithms, forecast the same."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,12 +106,35 @@ def fit_rows(specification: Specification, calendar: Calendar, rows: Rows, **opt
     sum_of_terms, priors = terms_of(structure, scale_of(calendar.steps(rows.times), rows.y, phases, structure))
     chosen = {"tol": _TOLERANCE, "standard_errors": False, "throw": False, **options}
     parameters = {**priors, **chosen.pop("parameters", {})}
-    result = fit(Model(sum_of_terms, structure.likelihood), encoded, rows.y, parameters=parameters, **chosen)
+    model, table, y = bound(Model(sum_of_terms, structure.likelihood), encoded, rows.y)
+    result = fit(model, table, y, parameters=parameters, **chosen)
     return Fitted(specification, structure, calendar, rows, result)
+
+
+def bound(model: Model, table: Any, y: np.ndarray) -> tuple[Model, Any, np.ndarray]:
+    """The model bound to a table, with terms filled up to the size class of its rows.
+
+    Terms alone would have smaller classes, and series of different lengths more programs to compile.
+    """
+    model, encoded, y = bind(model, table, y)
+    prior: Any = model.prior
+    size = size_class(len(y), SMALLEST_DATA)
+    latents = tuple(Terms(tuple(_filled(term, size) for term in terms.terms)) for terms in prior.latents)
+    prior = eqx.tree_at(lambda p: p.latents, prior, latents)
+    return eqx.tree_at(lambda m: m.prior, model, prior), encoded, y
+
+
+def _filled(term: Any, size: int) -> Any:
+    points = getattr(term, "points", None)
+    if points is None or points.shape[0] >= size:
+        return term
+    more = size - points.shape[0]
+    filled = np.concatenate([points, np.repeat(points[-1:], more, axis=0)])
+    return replaced(term, points=filled, used=np.append(term.used, np.zeros(more, dtype=bool)))
 
 
 def update(fitted: Fitted, rows: Rows) -> Fitted:
     """The series with other rows, inferred with the same hyperparameters."""
     encoded = encode(fitted.specification, fitted.structure, fitted.calendar, rows.times, Table(rows.table))
-    result = infer(fitted.result.model, encoded, rows.y, throw=False)
+    result = infer(*bound(fitted.result.model, encoded, rows.y), throw=False)
     return dataclasses.replace(fitted, rows=rows, result=result)

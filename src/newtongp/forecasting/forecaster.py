@@ -27,6 +27,8 @@ class Forecaster:
     - `season`: periods such as "1y", "1w", "1d" or ["1d", "1w"]; numbers, in its units, for a numeric time column;
       "auto" (the default), those that are usual for the step of the series and of which the data have at least two;
       None for no season.
+    - `changing`: whether the patterns of seasons change slowly, in series of fewer than 300 rows. Without that a fit
+      takes a third of the time.
     - `holidays`: a country of the package holidays, as in "DE" or "DE-BY", or a mapping from dates to names.
     - `regressors`: names of columns with numbers or labels. Forecasts then need a table with their future values.
     - `intervention`: a mapping from names to times: a start, or a start and an end, or an `Intervention`.
@@ -48,13 +50,14 @@ class Forecaster:
         trend: Any = "linear",
         season: Any = AUTO,
         *,
+        changing: bool = True,
         holidays: Any = None,
         regressors: Any = (),
         intervention: Any = None,
         likelihood: Any = AUTO,
         **options: Any,
     ):
-        self.specification = read_specification(trend, season, holidays, regressors, intervention, likelihood)
+        self.specification = read_specification(trend, season, changing, holidays, regressors, intervention, likelihood)
         self.options = options
         self.fits: dict[Any, Fitted] = {}
         """The fitted series, by label; the label is None if there is no column of series."""
@@ -203,14 +206,16 @@ class Forecaster:
 
     def _frames(self, where: Any, columns_of: Any) -> Any:
         """A data frame with the columns of every series at its future times, or at the rows of a table."""
-        frames = []
-        for label, (fitted, times, own) in self._places(where).items():
+
+        def frame(place: Any) -> dict[str, Any]:
+            label, (fitted, times, own) = place
             found = columns_of(fitted, times, own)
             count = next(iter(found.values())).size
             stamps = found.pop(self._time, times)
             labels = {} if self._series is None else {self._series: [label] * count}
-            frames.append({**labels, self._time: written(fitted.calendar, stamps), **found})
-        return joined(frames, self._library)
+            return {**labels, self._time: written(fitted.calendar, stamps), **found}
+
+        return joined(many.in_threads(frame, list(self._places(where).items())), self._library)
 
     def _places(self, where: Any) -> dict[Any, tuple[Fitted, np.ndarray, Any]]:
         """For every series the times that a horizon or a table stands for, and its own table."""

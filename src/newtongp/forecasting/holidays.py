@@ -1,6 +1,7 @@
 """Public holidays as columns of a table, from the package holidays."""
 
 import datetime
+import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -50,7 +51,7 @@ def _days_of(given: Any, first: Any, last: Any) -> dict[Any, str]:
             f"holidays must be a country such as 'DE', or a mapping from dates to names, got {short(given)}"
         )
     try:
-        import holidays
+        package = importlib.import_module("holidays")
     except ImportError:
         raise ImportError(
             "holidays of a country need the package holidays: pip install holidays, or give a mapping from dates to "
@@ -59,7 +60,7 @@ def _days_of(given: Any, first: Any, last: Any) -> dict[Any, str]:
     country, _, part = given.partition("-")
     years = range(int(str(first)[:4]), int(str(last)[:4]) + 1)
     try:
-        days = holidays.country_holidays(country, subdiv=part or None, years=years)
+        days = package.country_holidays(country, subdiv=part or None, years=years)
     except (NotImplementedError, KeyError) as error:
         raise ValueError(f"the package holidays does not know {given!r}: {error}") from None
     return {np.datetime64(day, "D"): name for day, name in days.items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .._runtime.threads import one_blas_thread
 from ..results.status import FitWarning
 from ..terms.table import Table
 from ..validation.text import short
@@ -60,11 +61,20 @@ def for_each(
     return ordered, failures
 
 
+def in_threads(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+    """`work` of every item, in order, on all cores; the first alone, because it compiles."""
+    workers = min(len(items), os.cpu_count() or 1)
+    if workers <= 1:
+        return [work(item) for item in items]
+    with one_blas_thread(), concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        return [work(items[0]), *pool.map(work, items[1:])]
+
+
 def _attempts(attempt: Callable[[Any], Any], keys: list[Any], workers: int) -> Iterator[Any]:
     if workers == 1:
         yield from map(attempt, keys)
         return
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    with one_blas_thread(), concurrent.futures.ThreadPoolExecutor(workers) as pool:
         yield attempt(keys[0])  # compiles what most others need
         try:
             yield from pool.map(attempt, keys[1:])

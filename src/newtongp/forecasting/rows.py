@@ -79,7 +79,7 @@ def structure_of(specification: Specification, calendar: Calendar, rows: Rows) -
         specification.trend,
         seasons,
         tuple(harmonics_of(calendar, period) for period in seasons),
-        np.unique(rows.times).size < _MANY,
+        specification.changing and np.unique(rows.times).size < _MANY,
         tuple(varying.items()),
         likelihood,
         link_of(likelihood),

@@ -8,6 +8,7 @@ import numpy as np
 
 from ..likelihoods.base import Likelihood
 from ..model import likelihood_named
+from ..validation.arguments import flag
 from ..validation.text import short
 from .calendar import Period, read_period
 
@@ -61,6 +62,8 @@ class Specification:
     trend: str | None
     seasons: tuple[Period, ...] | None
     """None: those that are usual for the step of the series."""
+    changing: bool
+    """Whether patterns of seasons may change slowly, in series that are not long."""
     holidays: Any
     regressors: tuple[str, ...]
     interventions: tuple[Intervention, ...]
@@ -69,7 +72,7 @@ class Specification:
 
 
 def read_specification(
-    trend: Any, season: Any, holidays: Any, regressors: Any, intervention: Any, likelihood: Any
+    trend: Any, season: Any, changing: Any, holidays: Any, regressors: Any, intervention: Any, likelihood: Any
 ) -> Specification:
     """Check all arguments that can be checked without data."""
     if trend is not None and trend not in TRENDS:
@@ -82,7 +85,7 @@ def read_specification(
     known = _likelihood(likelihood)
     if known is not None and (known.num_latents != 1 or known.num_outputs != 1):
         raise ValueError(f"a forecaster has one latent and one y, but {type(known).__name__} has several: use Model")
-    return Specification(trend, _seasons(season), holidays, names, interventions, known)
+    return Specification(trend, _seasons(season), flag(changing, "changing"), holidays, names, interventions, known)
 
 
 def _likelihood(given: Any) -> Likelihood | None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import kernels, likelihoods
 from ..likelihoods.base import Likelihood
+from ..numerics.linalg import ridge_regression
 from ..parameters.priors import LogNormal
 from ..parameters.specifications import Free
 from ..terms.base import Terms
@@ -106,8 +107,7 @@ def scale_of(steps: np.ndarray, y: np.ndarray, phases: list[np.ndarray], structu
         angles = 2.0 * np.pi * phase[seen, None] * np.arange(1, harmonics + 1)
         columns += [*np.cos(angles).T, *np.sin(angles).T]
     design = np.stack(columns, axis=1)
-    ridge = np.diag(np.where(np.arange(design.shape[1]) < 2, 1e-9, _RIDGE))
-    weights = np.linalg.solve(design.T @ design + ridge, design.T @ z)
+    weights = ridge_regression(design, z, np.where(np.arange(design.shape[1]) < 2, 1e-9, _RIDGE))
     rest = z - design @ weights
     step = _ABSOLUTE * float(np.mean(np.abs(np.diff(rest)))) if rest.size > 1 else 0.0
     size = float(np.std(z))
