@@ -30,10 +30,11 @@ from .results.result import InferenceError, Result
 from .results.status import ConvergenceWarning, FitWarning, Status
 
 if TYPE_CHECKING:
-    from . import datasets, diagnostics, inputs, parameters, plotting, prediction, report, storage, terms
+    from . import datasets, diagnostics, forecasting, inputs, parameters, plotting, prediction, report, storage, terms
     from ._runtime.cache import use_cache
     from .diagnostics import compare, cross_validate
     from .fitting.fit import fit
+    from .forecasting import Forecaster
     from .inference.solve import prepare, solve
     from .inference.sweep import filter_sweep
     from .parameters import Fixed, Free, Positive, Tied, hyperparameters, learned
@@ -66,9 +67,10 @@ __getattr__, __dir__ = on_demand(
     __name__,
     {
         "_runtime.cache": "use_cache",
-        "": "datasets diagnostics inputs parameters plotting prediction report storage terms",
+        "": "datasets diagnostics forecasting inputs parameters plotting prediction report storage terms",
         "diagnostics": "compare cross_validate",
         "fitting.fit": "fit",
+        "forecasting": "Forecaster",
         "inference.solve": "prepare solve",
         "inference.sweep": "filter_sweep",
         "parameters": "Fixed Free Positive Tied hyperparameters learned",
@@ -94,6 +96,7 @@ __all__ = [
     "FirstOrderVI",
     "FitWarning",
     "Fixed",
+    "Forecaster",
     "Free",
     "GaussNewton",
     "Gaussian",
@@ -126,6 +129,7 @@ __all__ = [
     "diagnostics",
     "filter_sweep",
     "fit",
+    "forecasting",
     "hyperparameters",
     "infer",
     "inputs",

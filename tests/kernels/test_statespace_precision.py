@@ -133,6 +133,19 @@ def integrated_brownian_at(end):
     return np.array([[Decimal(1), t], [Decimal(0), Decimal(1)]]), noise, noise
 
 
+def integrated_matern12_at(end):
+    """(f, slope) from the origin on, where f = 0 and the slope is stationary."""
+    length, variance, one = Decimal(LENGTHSCALE), Decimal(VARIANCE), Decimal(1)
+    t = Decimal(end) / length
+    left = (-t).exp()
+    short = one - left
+    transition = np.array([[one, length * short], [Decimal(0), left]])
+    cross = length * short**2
+    noise = np.array([[2 * length**2 * (t - short - short**2 / 2), cross], [cross, one - left**2]])
+    cross = length * short
+    return transition, variance * noise, variance * np.array([[2 * length**2 * (t - short), cross], [cross, one]])
+
+
 def product_at(left, right):
     """The Kronecker products, and P − A P Aᵀ."""
     (a1, q1, p1), (a2, q2, p2) = left, right
@@ -154,6 +167,7 @@ CASES = {
     "Matern32 x Matern52": (M32 * M52, lambda end: product_at(matern_at(2, end), matern_at(3, end)), 1e-14),
     "Matern72 x Matern12": (M72 * M12, lambda end: product_at(matern_at(4, end), matern_at(1, end)), 1e-14),
     "IntegratedBrownian": (kernels.IntegratedBrownian(VARIANCE), integrated_brownian_at, 1e-15),
+    "IntegratedMatern12": (kernels.IntegratedMatern12(LENGTHSCALE, VARIANCE), integrated_matern12_at, 2e-15),
     "IntegratedBrownian x Matern32": (
         kernels.IntegratedBrownian(VARIANCE) * M32,
         lambda end: product_at(integrated_brownian_at(end), matern_at(2, end)),

@@ -235,7 +235,7 @@ def test_random_walks_are_what_they_say(rng):
     ],
     ids=["alone", "sum", "scaled product", "active"],
 )
-@pytest.mark.parametrize("kind", [kernels.Brownian, kernels.IntegratedBrownian])
+@pytest.mark.parametrize("kind", [kernels.Brownian, kernels.IntegratedBrownian, kernels.IntegratedMatern12])
 def test_random_walks_need_inputs_after_their_origin(kind, wrap):
     kernel = wrap(kind(origin=2.0))
     kernel.check_values(np.array([[2.0], [5.0]]))

@@ -43,13 +43,17 @@ MAY_IMPORT = {
     ),
     "report": "_runtime validation results plotting diagnostics",
     "datasets": "",
+    "forecasting": (
+        "_runtime validation numerics parameters kernels likelihoods terms model inputs results inference prediction "
+        "fitting plotting"
+    ),
     "interface": "validation numerics results prediction storage fitting plotting diagnostics report",
     "commands": "validation parameters likelihoods methods model storage fitting diagnostics report",
     "cli": "_runtime commands",
     "__main__": "cli",
     "": (
         "_runtime numerics parameters kernels means likelihoods terms priors methods model results inference interface "
-        "diagnostics fitting inputs plotting prediction report storage datasets"
+        "diagnostics fitting forecasting inputs plotting prediction report storage datasets"
     ),
 }
 """For each room (or module at the root; "" is the package itself) those that it may import, from the bottom up."""

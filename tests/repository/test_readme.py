@@ -31,6 +31,7 @@ PAGES = [
     "docs/time.md",
     "docs/linear.md",
     "docs/tables.md",
+    "docs/forecasting.md",
     "docs/sparse.md",
     "docs/space_time.md",
     "docs/scaling.md",

@@ -242,7 +242,10 @@ MODELS = [
     *(value(*ARGUMENTS.get(name, ())) for name, value in LIKELIHOODS.items() if name not in ("Likelihood", "Chained")),
     ng.likelihoods.Chained(ng.likelihoods.NegativeBinomial(exposure=[1.0, 2.0]), dispersion="softplus"),
     *(getattr(K, name)() for name in ("RBF", "Matern12", "Matern72", "RationalQuadratic", "Periodic", "Cosine")),
-    *(getattr(K, name)() for name in ("Constant", "Linear", "White", "Brownian", "IntegratedBrownian")),
+    *(
+        getattr(K, name)()
+        for name in ("Constant", "Linear", "White", "Brownian", "IntegratedBrownian", "IntegratedMatern12")
+    ),
     *(getattr(K, name)() for name in ("Category", "SeasonalWalk", "Spherical", "Walk")),
     *(K.Graph([(0, 1), (1, 2), (2, 3), (3, 0)], kind, nodes=5) for kind in ("icar", "bym2", "leroux")),
     K.Chordal(K.Matern52()) + K.GreatCircle(K.Spherical(20.0)),

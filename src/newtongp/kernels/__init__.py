@@ -13,7 +13,7 @@ from .statespace import Block, LinearSDE
 from .stationary import RBF, Matern12, Matern32, Matern52, Matern72, RationalQuadratic, Stationary
 
 if TYPE_CHECKING:
-    from .brownian import Brownian, IntegratedBrownian
+    from .brownian import Brownian, IntegratedBrownian, IntegratedMatern12
     from .category import Category
     from .globe import Chordal, GreatCircle
     from .graph import Graph
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__ = on_demand(
     __name__,
     {
-        "brownian": "Brownian IntegratedBrownian",
+        "brownian": "Brownian IntegratedBrownian IntegratedMatern12",
         "category": "Category",
         "globe": "Chordal GreatCircle",
         "graph": "Graph",
@@ -49,6 +49,7 @@ __all__ = [
     "GreatCircle",
     "Independent",
     "IntegratedBrownian",
+    "IntegratedMatern12",
     "Kernel",
     "Linear",
     "LinearSDE",

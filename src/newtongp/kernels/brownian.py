@@ -1,4 +1,4 @@
-"""Random walks: non-stationary kernels that start at an origin."""
+"""Random walks and integrals of processes: non-stationary kernels that start at an origin."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from ..validation.numbers import parameter
 from .base import Kernel, check_one_column, hyperparameter
-from .statespace import Block, BrownianBlock, IntegratedBrownianBlock
+from .statespace import Block, BrownianBlock, IntegratedBrownianBlock, IntegratedMatern12Block, excess, shortfall
 
 
 def _origin() -> Any:
@@ -84,3 +84,37 @@ class IntegratedBrownian(Kernel):
     def blocks(self) -> tuple[Block, ...]:
         """Two states, f and its slope."""
         return (IntegratedBrownianBlock(self.variance, self.origin),)
+
+
+class IntegratedMatern12(Kernel):
+    """A function whose slope is a stationary Ornstein–Uhlenbeck process, in one column; it is zero at the origin.
+
+    The slope has this `variance` and the kernel `Matern12(lengthscale)`: it tends to zero, so that the function levels
+    off beyond the data. This is a damped trend. With a = (min(x, x') − origin)/lengthscale, b = |x − x'|/lengthscale
+    and E(u) = 1 − exp(−u), k = variance · lengthscale² · (2 (a − E(a)) + E(a) E(b)). Inputs must not precede the
+    origin, which is not learned. Add a `Constant` for an unknown level at the origin.
+
+    >>> round(float(IntegratedMatern12(1e4, 2.0).evaluate(jnp.ones(1), 3.0 * jnp.ones(1))), 2)
+    6.0
+    """
+
+    lengthscale: Any = hyperparameter("lengthscale", 1.0, unit="x")
+    variance: Any = hyperparameter("variance", 1.0, unit="f2/x2")
+    origin: float = _origin()
+
+    def evaluate(self, x1, x2):
+        first = (jnp.minimum(x1[0], x2[0]) - self.origin) / self.lengthscale
+        gap = jnp.abs(x1[0] - x2[0]) / self.lengthscale
+        return self.variance * self.lengthscale**2 * (2.0 * excess(first) + shortfall(first) * shortfall(gap))
+
+    def check_inputs(self, dimension: int) -> None:
+        """Raise ValueError unless x has one column."""
+        check_one_column("IntegratedMatern12", dimension)
+
+    def check_values(self, x: np.ndarray) -> None:
+        """Raise ValueError if an input precedes the origin."""
+        _check_start("IntegratedMatern12", self.origin, x)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """Two states, f and its slope."""
+        return (IntegratedMatern12Block(self.lengthscale, self.variance, self.origin),)

@@ -10,6 +10,7 @@ Everything is written for one pair of times, and mapped over pairs. At equal tim
 import abc
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -204,6 +205,63 @@ class IntegratedBrownianBlock(Block):
         step = end - start
         integrals = horner(step, (np.diag([0.0, 1.0]), np.array([[0.0, 0.5], [0.5, 0.0]]), np.diag([1 / 3, 0.0])))
         return self.variance * step * integrals
+
+
+class IntegratedMatern12Block(Block):
+    """The integral, zero at the origin, of a stationary Ornstein–Uhlenbeck process: x = (f, slope)."""
+
+    lengthscale: Any
+    variance: Any
+    origin: Any
+
+    @property
+    def size(self) -> int:
+        return 2
+
+    def covariance(self, time):
+        since = (time - self.origin) / self.lengthscale
+        f, cross = 2.0 * self.lengthscale**2 * excess(since), self.lengthscale * shortfall(since)
+        return self.variance * _symmetric(f, cross, jnp.ones_like(f))
+
+    def transition(self, start, end):
+        step = (end - start) / self.lengthscale
+        moved, left = self.lengthscale * shortfall(step), jnp.exp(-step)
+        return jnp.stack([jnp.stack([jnp.ones_like(moved), moved]), jnp.stack([jnp.zeros_like(left), left])])
+
+    def noise(self, start, end):
+        step = (end - start) / self.lengthscale
+        short = shortfall(step)
+        f, cross = 2.0 * self.lengthscale**2 * _squared_shortfalls(step), self.lengthscale * short**2
+        return self.variance * _symmetric(f, cross, shortfall(2.0 * step))
+
+
+def shortfall(x):
+    """1 − exp(−x)."""
+    return -jnp.expm1(-x)
+
+
+_FEW = 0.5
+"""Below this, integrals of `shortfall` are sums of powers."""
+
+
+def excess(x):
+    """x − (1 − exp(−x)), the integral of `shortfall`, without cancellation."""
+    powers = [(-1.0) ** k / math.factorial(k) for k in range(2, 16)]
+    small = jnp.minimum(x, _FEW)
+    return jnp.where(x < _FEW, small**2 * horner(small, powers), x - shortfall(x))
+
+
+def _squared_shortfalls(x):
+    """The integral of `shortfall`² from 0 to x, without cancellation."""
+    powers = [(-1.0) ** k * (2.0**k - 2.0) / math.factorial(k + 1) for k in range(2, 20)]
+    small = jnp.minimum(x, _FEW)
+    short = shortfall(x)
+    return jnp.where(x < _FEW, small**3 * horner(small, powers), x - short - 0.5 * short**2)
+
+
+def _symmetric(first, cross, second):
+    """A symmetric matrix of two rows."""
+    return jnp.stack([jnp.stack([first, cross]), jnp.stack([cross, second])])
 
 
 def _drift_along(step):

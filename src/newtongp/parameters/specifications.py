@@ -2,7 +2,7 @@
 
 from typing import Any
 
-import jax
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
@@ -74,7 +74,7 @@ def _check_density(prior: Any, name: str, value: np.ndarray) -> None:
     """Raise ValueError unless a prior, which may be a custom function, returns a log density at this value."""
     what = f"the prior of {name}"
     with traced(what):
-        density = np.asarray(jax.jit(lambda at: jnp.asarray(prior(at)))(value))
+        density = np.asarray(_density_of(prior, value))
     if density.shape not in ((), value.shape):
         raise ValueError(
             f"{what} must return one number, not an array of shape {density.shape}: return the log of a density, "
@@ -85,6 +85,12 @@ def _check_density(prior: Any, name: str, value: np.ndarray) -> None:
             f"{what} must return the log of a density, but it is {density.tolist()} at {value.tolist()}: check "
             "its formula, and return -inf where the density is 0"
         )
+
+
+@eqx.filter_jit
+def _density_of(prior: Any, value: Any) -> Any:
+    """What a prior returns; its numbers are arguments, so that priors of one class are compiled once."""
+    return jnp.asarray(prior(value))
 
 
 def _of_its_shape(value: Any, hyperparameter: Parameter, what: str) -> np.ndarray:

@@ -14,7 +14,7 @@ YOURS = "user"
 
 _CLASSES = {
     "kernels.base": ("kernels", "Active Constant Product Scaled Sum"),
-    "kernels.brownian": ("kernels", "Brownian IntegratedBrownian"),
+    "kernels.brownian": ("kernels", "Brownian IntegratedBrownian IntegratedMatern12"),
     "kernels.category": ("kernels", "Category"),
     "kernels.globe": ("kernels", "Chordal GreatCircle"),
     "kernels.graph": ("kernels", "Graph"),
@@ -24,7 +24,7 @@ _CLASSES = {
     "kernels.spherical": ("kernels", "Spherical"),
     "kernels.statespace": (
         "kernels",
-        "BrownianBlock ConstantBlock IntegratedBrownianBlock LinearBlock LinearSDE",
+        "BrownianBlock ConstantBlock IntegratedBrownianBlock IntegratedMatern12Block LinearBlock LinearSDE",
         "OscillationBlock ProductBlock ScaledBlock WhiteBlock",
     ),
     "kernels.stationary": ("kernels", "Matern12 Matern32 Matern52 Matern72 RBF RationalQuadratic"),

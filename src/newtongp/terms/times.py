@@ -29,9 +29,12 @@ class Trend(KernelTerm):
     - `"linear"`, a local linear trend: a level and a slope that are random walks;
     - `"smooth"`: only the slope is a random walk, so that the trend is a cubic smoothing spline;
     - `"level"`: only the level is a random walk;
+    - `"damped"`: the level is a random walk, and the slope tends to zero (`kernels.IntegratedMatern12`), so that the
+      trend levels off beyond the data;
 
-    or give a `kernel`. Level and slope at the start have no prior; the level is the intercept of the model. `unit` is
-    that of time stamps, days by default. With `by`, every level of a factor has its own trend.
+    or give a `kernel`. Level and slope at the start have no prior, except for a damped slope; the level is the
+    intercept of the model. `unit` is that of time stamps, days by default. With `by`, every level of a factor has its
+    own trend.
     """
 
     columns: tuple[str, ...] = eqx.field(static=True)
@@ -44,20 +47,21 @@ class Trend(KernelTerm):
     points: Any = never_learned()
     used: Any = never_learned()
 
-    FORMS = ("linear", "smooth", "level", "kernel")
+    FORMS = ("linear", "smooth", "level", "damped", "kernel")
 
     def __init__(
         self, column: str, kind: str = "linear", *, kernel: Any = None, by: str | None = None, unit: Any = "D"
     ):
         self.columns = columns_of(column, "Trend")
         self.by = None if by is None else columns_of(by, "by")[0]
-        if kind not in self.FORMS[:3]:
-            raise ValueError(f"kind must be 'linear', 'smooth' or 'level', got {kind!r}")
+        if kind not in self.FORMS[:4]:
+            raise ValueError(f"kind must be 'linear', 'smooth', 'level' or 'damped', got {kind!r}")
         self.form = kind if kernel is None else "kernel"
         walks = {
             "level": kernels.Brownian,
             "smooth": kernels.IntegratedBrownian,
             "linear": lambda: kernels.Brownian() + kernels.IntegratedBrownian(),
+            "damped": lambda: kernels.Brownian() + kernels.IntegratedMatern12(),
         }
         self.kernel = walks[kind]() if kernel is None else read_kernel(kernel)[0]
         self.clock = unit if isinstance(unit, Clock) else Clock(unit)
