@@ -5,6 +5,16 @@ import sys
 from collections.abc import Callable, Mapping
 
 
+def is_a(value: object, module: str, name: str) -> bool:
+    """Whether `value` is an instance of a class of newtongp, without importing the class: then there are none.
+
+    >>> is_a(1.0, "priors.sparse", "SparseGP")
+    False
+    """
+    found = sys.modules.get(f"newtongp.{module}")
+    return found is not None and isinstance(value, getattr(found, name))
+
+
 def on_demand(
     package: str, names: Mapping[str, str], moved: Mapping[str, str] | None = None
 ) -> tuple[Callable, Callable]:

@@ -10,6 +10,7 @@ from jaxtyping import Array, Float
 
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double
+from .._runtime.lazy import is_a
 from ..inputs.data import Data
 from ..likelihoods.base import over_rows
 from ..methods.curvature import QuasiNewton
@@ -20,7 +21,6 @@ from ..parameters.constraints import Between, Covariance
 from ..parameters.names import Parameter, hyperparameters
 from ..parameters.priors import Plausible
 from ..prediction.predict import left_out
-from ..priors.sparse import SparseGP, SparsePosterior
 from ..results.fit_result import FitResult
 from ..results.result import Result
 from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
@@ -236,10 +236,9 @@ def _spacing(column: np.ndarray) -> float:
 
 
 def _warn_of_rank(result: Result) -> Iterator[Finding]:
-    if not isinstance(result.model.prior, SparseGP):
+    if not is_a(result.model.prior, "priors.sparse", "SparseGP"):
         return
-    posterior = result.posterior
-    assert isinstance(posterior, SparsePosterior)
+    posterior: Any = result.posterior
     for latent, (rank, inputs) in enumerate(zip(posterior.rank, posterior.inducing, strict=True)):
         if rank < inputs.shape[0]:
             whose = f" of latent {latent}" if len(posterior.inducing) > 1 else ""

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from scipy.special import ndtri
 
+from .._runtime.lazy import is_a
 from ..inputs.columns import Columns
 from ..inputs.data import Data
 from ..kernels import Product, Sum
 from ..methods.rule import Method
 from ..parameters.names import hyperparameters
 from ..parameters.priors import Gamma, LogNormal, Normal, Plausible
-from ..priors.additive import Additive
-from ..priors.linear import LinearModel
 from ..results.fit_result import FitResult
 from ..results.result import Result
 from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
@@ -22,10 +21,11 @@ from ..validation.arguments import flag
 from ..validation.text import shown
 from .findings import Finding, find_all, range_words
 from .tables import as_text
-from .term_summary import EFFECTS, TERMS, TermSummary, effect_cells, summarise_terms, term_cells
 
 if TYPE_CHECKING:
     from rich.console import Group
+
+    from .term_summary import TermSummary
 
 
 class Summary:
@@ -52,14 +52,14 @@ class Summary:
         warnings: list[Finding],
         not_checked: list[str],
         coefficients: list[dict[str, Any]],
-        of_terms: TermSummary,
+        of_terms: "TermSummary | None",
     ):
         self._facts = facts
         self.parameters = parameters
         self.coefficients = coefficients
         self.warnings = warnings
         self.not_checked = not_checked
-        self.effects, self.terms, self.notes = of_terms
+        self.effects, self.terms, self.notes = ([], [], []) if of_terms is None else of_terms
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as numbers, text, lists and dictionaries, suitable for `json.dumps`."""
@@ -119,6 +119,10 @@ class Summary:
 
     def _tables_of_terms(self) -> Iterator[tuple[tuple[str, ...], list[list[str]]]]:
         """The tables of effects and of terms, for models that have terms."""
+        if not (self.effects or self.terms):
+            return
+        from .term_summary import EFFECTS, TERMS, effect_cells, term_cells
+
         shown_here = [entry for entry in self.effects if entry["kind"] != "parameter"]
         if shown_here:
             rows = [effect_cells(entry) for entry in shown_here[:_MOST_COEFFICIENTS]]
@@ -166,7 +170,12 @@ def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary
     """
     coefficients = list(_coefficients(result, names))
     warned, not_checked = find_all(result, flag(checks, "checks"))
-    of_terms = summarise_terms(result, checks)
+    of_terms = None
+    if result.model.prior.over_table:
+        # Models without terms do not need them, whose import takes time.
+        from .term_summary import summarise_terms
+
+        of_terms = summarise_terms(result, checks)
     return Summary(_facts(result), list(_parameters(result)), warned, not_checked, coefficients, of_terms)
 
 
@@ -206,7 +215,7 @@ def _facts(result: Result) -> dict[str, Any]:
         },
         "energy": {"name": _energy_words(method), "value": _plain(result.energy)},
         "rows": None if data is None else _count_rows(data),
-        "structure": result.model.prior.structure if isinstance(result.model.prior, Additive) else None,
+        "structure": getattr(result.model.prior, "structure", None) if result.model.prior.over_table else None,
     }
 
 
@@ -222,8 +231,8 @@ def _count_rows(data: Data) -> dict[str, Any]:
 
 
 def _model_words(result: Result) -> str:
-    prior = result.model.prior
-    if isinstance(prior, Additive):
+    prior: Any = result.model.prior
+    if prior.over_table:
         latents = [str(terms) for terms in prior.latents]
         named = [f"{name} = {words}" for name, words in zip(prior.names, latents, strict=True)]
         return f"{', '.join(named if len(named) > 1 else latents)} with {type(result.model.likelihood).__name__}"
@@ -296,7 +305,7 @@ _LEVEL = 0.95
 
 def _coefficients(result: Result, names: Any) -> Iterator[dict[str, Any]]:
     """The weights of a linear model; empty for other priors."""
-    if not isinstance(result.model.prior, LinearModel):
+    if not is_a(result.model.prior, "priors.linear", "LinearModel"):
         if names is not None:
             raise ValueError(
                 f"names are for the coefficients of a LinearModel, but the prior is "

@@ -28,7 +28,6 @@ from ..priors.by_name import for_columns
 from ..results.fit_result import FitResult
 from ..results.status import Status
 from ..validation.arguments import check_key, file_name, flag, tolerance, whole
-from .effects_start import with_started_effects
 from .evaluator import INNER_TOLERANCE, Evaluator, RecordFile
 from .initial_values import guessed_model, scales_of
 from .learned import with_values
@@ -179,7 +178,12 @@ def _set_up(model: Model, x: Any, y: Any) -> Setup:
     inputs = read_inputs(x, model)
     memory.require_rows(model.prior, inputs, times=_GRADIENTS)
     model = Model(for_columns(model.prior, inputs.shape[1]), model.likelihood)
-    setup = with_started_effects(Setup(model, x, y))
+    setup = Setup(model, x, y)
+    if model.prior.over_table:
+        # Models without terms do not need them, whose import takes time.
+        from .effects_start import with_started_effects
+
+        setup = with_started_effects(setup)
     if getattr(model.prior, "count", None) is not None:
         # They stay fixed while the kernel changes, so that all energies are those of one model.
         scales = scales_of(model, setup.data)

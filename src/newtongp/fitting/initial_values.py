@@ -14,6 +14,7 @@ import scipy.optimize
 
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double
+from .._runtime.lazy import is_a
 from ..inputs.data import Data
 from ..kernels import Active, Product, Sum
 from ..likelihoods.base import Likelihood, map_row_parameters, over_rows, row_covariance, row_log_prob, row_mean
@@ -23,7 +24,6 @@ from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
-from ..terms.kernel_term import Product as ProductTerm
 from .learned import Learned, choose, with_values
 
 _SHARE = 0.2
@@ -211,7 +211,7 @@ def _place(model: Model, path: tuple, width: int) -> _Place:
         elif step == "terms":
             columns = np.arange(*_inputs_of(additive.places[latent][following]))
             summands *= sum(not term.is_known for term in node.terms)
-        elif step == "parts" and isinstance(node, ProductTerm):
+        elif step == "parts" and is_a(node, "terms.kernel_term", "Product"):
             ends = np.cumsum([0, *node.widths])
             columns = None if columns is None else columns[ends[following] : ends[following + 1]]
             is_factor = is_factor or following != 0

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._runtime.double import in_double
+from .._runtime.lazy import is_a
 from ..kernels import Active, Independent, Kernel, Product, Scaled, Sum
-from ..terms.base import Term
-from ..terms.kernel_term import Product as ProductTerm
 
 Path = tuple[str | int, ...]
 
@@ -54,7 +53,7 @@ def redundant_shift(model: Any) -> tuple[Path, str] | None:
     shift = getattr(getattr(model, "likelihood", None), "shift", None)
     if shift is None or not getattr(prior, "over_table", False):
         return None
-    terms: list[Term] = [term for own in prior.latents for term in own.terms]
+    terms = [term for own in prior.latents for term in own.terms]
     found = [term for term in terms if getattr(term, "intercept", False) and isinstance(getattr(term, "prior", 0), str)]
     if not found:
         return None
@@ -84,7 +83,7 @@ def _latents(kernel: Any) -> int:
 
 def _visit_term(term: Any, path: Path, learned: dict[Path, Variance], redundant: dict[Path, Path]) -> list[Variance]:
     """The variances that together multiply a term."""
-    if isinstance(term, ProductTerm):
+    if is_a(term, "terms.kernel_term", "Product"):
         groups = [
             _visit_term(part, (*path, "parts", index), learned, redundant) for index, part in enumerate(term.parts)
         ]

@@ -29,14 +29,12 @@ from ..results.result import History, InferenceError, Result
 from ..results.status import ConvergenceWarning, Status
 from ..validation.arguments import as_key, flag, tolerance, whole
 from .compatibility import check_choices, starts_from_sweep
-from .double_loop import descend
 from .loop import Loop, Report, Trail, at_many_nodes, report_of, run_slice, start_loop, work_of
 from .own_sizes import Use, in_own_size
 from .problem import Setup
-from .solve import CLOSE
 from .starts import HOPELESS, START_PRECISIONS, bound_nearby, inside_support, swept_sites
 from .steps.base import Step
-from .steps.double_loop import DoubleLoop
+from .steps.double_loop import CLOSE, DoubleLoop
 
 
 @in_double
@@ -217,7 +215,11 @@ class Run:
 
     def _descended(self, sites: Sites) -> Sites:
         """The result of the double loop from these sites, if the step is one; otherwise the sites themselves."""
-        remaining = self.step.most if isinstance(self.step, DoubleLoop) else 0
+        if not isinstance(self.step, DoubleLoop):
+            return sites
+        from .double_loop import descend
+
+        remaining = self.step.most
         while remaining > 0:
             most = min(remaining, _CAPACITY)
             # Close to the fixed point, damped steps are reliable as well, and far quicker.

@@ -32,9 +32,7 @@ from .loop import begin_loop, expand_rows, propose_rows, run_loop, total_energy
 from .problem import BoundModel, Order, positions_of
 from .starts import swept
 from .steps import DoubleLoop, Step
-
-CLOSE = 1e-4
-"""The residual at which a double loop is followed by damped steps."""
+from .steps.double_loop import CLOSE
 
 
 class Prepared(eqx.Module):

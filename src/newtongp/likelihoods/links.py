@@ -274,8 +274,8 @@ _EXCESS_DENOMINATOR = (
 )
 # Beyond, two terms of its continued fraction are as accurate.
 _FAR = {"float64": 1e3, "float32": 40.0}
-# exp(r) = (q + rp) / (q - rp), with these polynomials p and q in r^2, for |r| <= log(2) / 2 (from Cephes); and log(2) as
-# a sum, of which the first part has few digits.
+# exp(r) = (q + rp) / (q - rp), with these polynomials p and q in r^2, for |r| <= log(2) / 2 (from Cephes); and log(2)
+# as a sum, of which the first part has few digits.
 _EXP_P = (1.0, 0.030299440770744196, 0.00012617719307481058)
 _EXP_Q = (2.0, 0.22726554820815503, 0.002524483403496841, 3.0019850513866446e-06)
 _LOG_2 = (0.693145751953125, 1.4286068203094172e-06)

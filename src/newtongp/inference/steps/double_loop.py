@@ -6,6 +6,9 @@ from ...validation.arguments import whole
 from .base import Step
 from .damped import Damped
 
+CLOSE = 1e-4
+"""The residual at which a double loop is followed by damped steps."""
+
 
 class DoubleLoop(Step):
     """For power EP that does not converge: the double loop, slow but reliable, followed by `Damped` steps.
