@@ -55,8 +55,8 @@ def compiled(
 
     They depend on `work`, the number of array elements that the program processes, or processes per step if it
     iterates. By default that is the size of its arguments. With `full`, the effort is full unless there is little work.
-    Without `again`, the program is not compiled a second time. `prepare`, an attribute, compiles a program for such
-    arguments in the background (`Tiers.prepare`).
+    Without `again`, the program is not compiled a second time. There are two attributes: `start` starts compiling the
+    program that a call with such arguments will use, and `prepare` compiles one for later calls (`Tiers.prepare`).
     """
 
     @functools.cache
@@ -73,12 +73,9 @@ def compiled(
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return jitted(None)(*args)  # part of a larger program, which has its own options
         size = sum(getattr(leaf, "size", 1) for leaf in leaves)
-        little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
         elements = size if work is None else work
-        kept = traces.are_kept()
-        # What is compiled once for all processes is worth more than low effort.
-        forced = forced_effort()
-        effort = forced or ("low" if little and not kept else "full" if full else "medium")
+        kept, forced = traces.are_kept(), forced_effort()
+        effort = _effort(size, work, full, kept)
         with at_once(), blas_threads_for(elements):
             if effort == "low" and forced is None:
                 return tiers.run(args, leaves, structure, wait_for, again)
@@ -90,8 +87,20 @@ def compiled(
                 answer = jitted(effort)(*args)
             return answer if elements > _ONE_THREAD else wait_for(answer)
 
-    vars(call)["prepare"] = lambda *args: tiers.prepare(args)
+    def start(*args: Any, work: float, full: bool = False) -> None:
+        # The trace of a program that is kept is read from a file.
+        if forced_effort() is None and not traces.are_kept():
+            tiers.start(args, jitted(_effort(0, work, full, False)))
+
+    vars(call).update(prepare=lambda *args: tiers.prepare(args), start=start)
     return call
+
+
+def _effort(size: int, work: float | None, full: bool, kept: bool) -> Effort:
+    """The effort for arguments of this size, or for this work."""
+    little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
+    # What is compiled once for all processes is worth more than low effort.
+    return forced_effort() or ("low" if little and not kept else "full" if full else "medium")
 
 
 def at_once() -> contextlib.AbstractContextManager[Any]:

@@ -3,8 +3,12 @@
 A program that was compiled with low effort is compiled with medium effort, in a thread of its own, once it has run for
 as long as its first call took, and for at least a second. Nobody waits for the second compilation: the first program
 runs until it is ready. A program can also be compiled in this way before it is called for the first time.
+
+The compiler does not hold Python's lock. The first compilation can therefore be started in a thread as well, while
+Python does other things that are needed before the first call (`Tiers.start`).
 """
 
+import contextlib
 import functools
 import threading
 import time
@@ -28,6 +32,13 @@ class Use:
         self.seconds = 0.0
         self.replaced = False
         self.successor: Any = None
+        self.started: _Compilation | None = None
+        """The first compilation, if it was started before the first call."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether there is no program yet."""
+        return self.patience == np.inf and self.started is None and not self.replaced
 
 
 class Tiers:
@@ -59,12 +70,26 @@ class Tiers:
         use.replaced = self._prepares = True
         return use
 
+    def start(self, args: tuple, jitted: Any) -> None:
+        """Start compiling `jitted`, the function as wrapped by `jax.jit`, for such arguments; calls wait for it."""
+        use = self._use(args, *jax.tree.flatten(self.dynamic(args)))
+        if use is None or not use.is_new:
+            return
+        try:
+            use.started = _Compilation(jitted.lower(*args))
+            self._prepares = True
+        # The first call will raise the same error, where it can be explained.
+        except Exception:
+            return
+
     def prepared(self, args: tuple, leaves: list, structure: Any) -> Callable[[], Any] | None:
-        """The function's value as a function, if the program was prepared and is ready; `leaves` as for `run`."""
+        """The function's value as a function, if the program was prepared and is ready; `leaves` as for `run`.
+
+        A program whose compilation was started is waited for.
+        """
         use = self._use(args, leaves, structure) if self._prepares else None
-        if use is None or use.successor is None:
-            return None
-        return functools.partial(use.successor, *self.dynamic(args))
+        program = None if use is None else use.successor or (use.started and use.started.program())
+        return None if program is None else functools.partial(program, *self.dynamic(args))
 
     def run(self, args: tuple, leaves: list, structure: Any, wait_for: Callable[[Any], Any], again: bool = True) -> Any:
         """The function's value, for which `wait_for` waits. With `again`, the program is replaced if that is due.
@@ -80,9 +105,11 @@ class Tiers:
             # Tracing is done here, as it depends on settings of this thread.
             use.replaced = _in_background(functools.partial(_replace, use, self._thorough().lower(*args)))
         started = time.perf_counter()
-        answer = wait_for(self._quick()(*args))
+        program = None if use.started is None else use.started.program()
+        answer = wait_for(self._quick()(*args) if program is None else program(*self.dynamic(args)))
         elapsed = time.perf_counter() - started
         if use.patience == np.inf:
+            elapsed = max(elapsed, 0.0 if use.started is None else use.started.seconds)
             use.patience = _PATIENCE * max(elapsed, LEAST)
         else:
             use.seconds += elapsed
@@ -111,6 +138,28 @@ def _kind(leaf: Any) -> Any:
 
 def _replace(use: Use, lowered: Any) -> None:
     use.successor = lowered.compile()
+
+
+class _Compilation:
+    """The compilation of a lowered program, in a thread of its own; Python waits for it when it exits."""
+
+    def __init__(self, lowered: Any):
+        self.seconds = 0.0
+        self._lowered, self._compiled = lowered, None
+        self._thread = threading.Thread(target=self._compile, name="newtongp-compiler")
+        self._thread.start()
+
+    def _compile(self) -> None:
+        began = time.perf_counter()
+        # A program that cannot be compiled is compiled again by the first call, which raises the error.
+        with contextlib.suppress(Exception):
+            self._compiled = self._lowered.compile()
+        self._lowered, self.seconds = None, time.perf_counter() - began
+
+    def program(self) -> Any:
+        """The compiled program, when it is ready; None if it could not be compiled."""
+        self._thread.join()
+        return self._compiled
 
 
 _threads: list[threading.Thread] = []

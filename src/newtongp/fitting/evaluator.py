@@ -23,11 +23,20 @@ from ..numerics.gaussian import Sites
 from ..results.status import Status
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
-from .learned import with_values
+from .learned import Learned, with_values
 from .space import Space
 
 INNER_TOLERANCE = 1e-7
 """The tolerance of inference in every evaluation."""
+
+
+def start_compiling(setup: Setup, learned: list[Learned], method: Any, step: Any, max_steps: int) -> None:
+    """Start compiling evaluations, which takes as long as everything else that comes before the first of them."""
+    slots = tuple(item.slot for item in learned)
+    sites = Sites.constant(setup.bound.observed.shape[0], setup.model.prior.num_latents, 0.01)
+    unconstrained = np.zeros(sum(slot.size for slot in slots))
+    problem = slots, setup.bound, unconstrained, method, step
+    objective.evaluate.start(*problem, sites, -1.0, max_steps, INNER_TOLERANCE, work=work_of(setup, method))
 
 
 class Entry(NamedTuple):

@@ -28,9 +28,9 @@ from ..priors.by_name import for_columns
 from ..results.fit_result import FitResult
 from ..results.status import Status
 from ..validation.arguments import check_key, file_name, flag, tolerance, whole
-from .evaluator import INNER_TOLERANCE, Evaluator, RecordFile
+from .evaluator import INNER_TOLERANCE, Evaluator, RecordFile, start_compiling
 from .initial_values import guessed_model, scales_of
-from .learned import with_values
+from .learned import choose, with_values
 from .search import lowest_of, release_weak_priors, search, starts_of
 from .space import Space, report_failure
 from .standard_errors import Spread, curvature, standard_errors
@@ -138,6 +138,8 @@ def fit(
     with memory.checked(check_memory):
         setup = _set_up(model, x, y)
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
+    if checkpoint is None:  # whose record may need no evaluation
+        start_compiling(setup, choose(setup.model, parameters), method, step, int(inference_steps))
     space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
     record_file = None
     if checkpoint is not None:

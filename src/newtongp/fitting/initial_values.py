@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.optimize
 
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double
@@ -92,6 +91,9 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
         if loss(start + shift)[0] < _WALL:
             start = start + shift
             break
+    # Imported here, while a program is compiled: it takes long.
+    import scipy.optimize
+
     optimum = scipy.optimize.minimize(loss, start, jac=True, method="BFGS")
     mean = optimum.x if np.all(np.isfinite(optimum.x)) and np.isfinite(optimum.fun) else start
     return mean, _latent_variances(likelihood, mean, data.y[selected])

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import scipy.optimize
 
 from .._runtime.compilation import blas_threads_for
 from ..results.status import Status
@@ -118,6 +117,8 @@ def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) ->
     def measured(scaled: np.ndarray) -> tuple[float, np.ndarray]:
         total, slope = lowest(scaled)
         return scale * total, scale * slope
+
+    import scipy.optimize  # which takes long: see `initial_values.py`
 
     with blas_threads_for(lowest.evaluator.work):
         optimum = scipy.optimize.minimize(
