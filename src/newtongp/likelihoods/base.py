@@ -111,7 +111,7 @@ class Likelihood(eqx.Module):
     def log_prob_at_nodes(self, y, f) -> tuple[Any, Any, Any] | None:
         """log p(y | f), its gradient and its Hessian at many points; None to differentiate `log_prob`.
 
-        For several latents: f and the gradient are (D, S) for S points, and the Hessian is (D, D, S).
+        f and the gradient are (D, S) for S points, and the Hessian is (D, D, S).
         """
         return None
 

@@ -46,6 +46,14 @@ class Bernoulli(Likelihood):
         # 1 - p(f) = p(-f), so that only one branch is computed.
         return links.log_probability(self.link, (2.0 * y - 1.0) * f, self.lapse)
 
+    def log_prob_at_nodes(self, y, f):
+        """log p, its gradient and its Hessian, without lapses."""
+        if self.lapse is not None:
+            return None
+        sign = 2.0 * y - 1.0
+        value, slope, bend = links.log_probability_derivatives(self.link, sign * f[0])
+        return value, (sign * slope)[None], bend[None, None]
+
     def mean(self, f):
         """E[y | f] = p."""
         return links.probability(self.link, f, self.lapse)

@@ -385,6 +385,8 @@ def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: Any) -> Int
 
     def at_all(points):
         at_nodes: Any = row_log_prob_at_nodes(likelihood, y, points.T)
+        if at_nodes is None:
+            return Integrand.plain(value).derivatives(points)
         values, gradient, second = at_nodes
         return AtNodes(power * values, power * gradient, lambda weights: power * (second @ weights))
 
