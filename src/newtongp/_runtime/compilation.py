@@ -87,10 +87,11 @@ def compiled(
                 answer = jitted(effort)(*args)
             return answer if elements > _ONE_THREAD else wait_for(answer)
 
-    def start(*args: Any, work: float, full: bool = False) -> None:
+    def start(*args: Any, work: float | None = None, full: bool = False) -> None:
         # The trace of a program that is kept is read from a file.
         if forced_effort() is None and not traces.are_kept():
-            tiers.start(args, jitted(_effort(0, work, full, False)))
+            size = sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(tiers.dynamic(args)))
+            tiers.start(args, jitted(_effort(size, work, full, False)))
 
     vars(call).update(prepare=lambda *args: tiers.prepare(args), start=start)
     return call

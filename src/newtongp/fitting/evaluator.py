@@ -31,12 +31,16 @@ INNER_TOLERANCE = 1e-7
 
 
 def start_compiling(setup: Setup, learned: list[Learned], method: Any, step: Any, max_steps: int) -> None:
-    """Start compiling evaluations, which takes as long as everything else that comes before the first of them."""
+    """Start compiling evaluations, which takes as long as everything else that comes before the first of them.
+
+    The other program is the one that prepares the prior for the result.
+    """
     slots = tuple(item.slot for item in learned)
     sites = Sites.constant(setup.bound.observed.shape[0], setup.model.prior.num_latents, 0.01)
     unconstrained = np.zeros(sum(slot.size for slot in slots))
     problem = slots, setup.bound, unconstrained, method, step
     objective.evaluate.start(*problem, sites, -1.0, max_steps, INNER_TOLERANCE, work=work_of(setup, method))
+    setup.start_compiling()
 
 
 class Entry(NamedTuple):

@@ -144,6 +144,11 @@ class Setup:
         workspace = _prepare(bound.prior, bound.prior.refresh_inputs(bound.inputs))
         return Problem(workspace, bound.likelihood, bound.y, bound.observed)
 
+    def start_compiling(self) -> None:
+        """Start compiling what makes `problem`, for this or other hyperparameters."""
+        bound = self.bound
+        _prepare.start(bound.prior, bound.prior.refresh_inputs(bound.inputs))
+
     def with_model(self, model: Model) -> "Setup":
         """The same data with other hyperparameters."""
         other = self._copy(self.size)

@@ -315,7 +315,9 @@ def in_batches(posterior: MarkovPosterior, times: Float[Array, " M"], function: 
         matrix = jnp.where(is_before_last, onward.T @ states.matrix[after] @ onward, 0.0)
         return function(mean, covariance, vector, matrix)
 
-    return jax.lax.map(at, times, batch_size=min(_ROWS_AT_ONCE, max(1, times.shape[0])))
+    if times.shape[0] <= _ROWS_AT_ONCE:
+        return jax.vmap(at)(times)  # a smaller program than that with a loop
+    return jax.lax.map(at, times, batch_size=_ROWS_AT_ONCE)
 
 
 def _merge(posterior: MarkovPosterior, times: Float[Array, " M"]):
