@@ -22,6 +22,8 @@ from . import traces
 
 _PATIENCE, LEAST = 1.0, 1.0
 """How long a program runs before it is compiled again, in durations of its first call, and at least in seconds."""
+_FINDS_COMPILED = jax.__version_info__ >= (0, 10)
+"""Whether a call finds what `lower` and `compile` have made of the same function; before, it compiles again."""
 
 
 class Use:
@@ -39,6 +41,10 @@ class Use:
     def is_new(self) -> bool:
         """Whether there is no program yet."""
         return self.patience == np.inf and self.started is None and not self.replaced
+
+    def wait(self) -> float:
+        """Wait for the first compilation, if it was started; returns how long that took."""
+        return 0.0 if self.started is None else self.started.wait()
 
 
 class Tiers:
@@ -72,7 +78,7 @@ class Tiers:
 
     def start(self, args: tuple, jitted: Any) -> None:
         """Start compiling `jitted`, the function as wrapped by `jax.jit`, for such arguments; calls wait for it."""
-        use = self._use(args, *jax.tree.flatten(self.dynamic(args)))
+        use = self._use(args, *jax.tree.flatten(self.dynamic(args))) if _FINDS_COMPILED else None
         if use is None or not use.is_new:
             return
         try:
@@ -85,11 +91,13 @@ class Tiers:
     def prepared(self, args: tuple, leaves: list, structure: Any) -> Callable[[], Any] | None:
         """The function's value as a function, if the program was prepared and is ready; `leaves` as for `run`.
 
-        A program whose compilation was started is waited for.
+        A compilation that was started is waited for.
         """
         use = self._use(args, leaves, structure) if self._prepares else None
-        program = None if use is None else use.successor or (use.started and use.started.program())
-        return None if program is None else functools.partial(program, *self.dynamic(args))
+        if use is None:
+            return None
+        use.wait()
+        return None if use.successor is None else functools.partial(use.successor, *self.dynamic(args))
 
     def run(self, args: tuple, leaves: list, structure: Any, wait_for: Callable[[Any], Any], again: bool = True) -> Any:
         """The function's value, for which `wait_for` waits. With `again`, the program is replaced if that is due.
@@ -104,12 +112,11 @@ class Tiers:
         if again and use.seconds > use.patience and not use.replaced:
             # Tracing is done here, as it depends on settings of this thread.
             use.replaced = _in_background(functools.partial(_replace, use, self._thorough().lower(*args)))
-        started = time.perf_counter()
-        program = None if use.started is None else use.started.program()
-        answer = wait_for(self._quick()(*args) if program is None else program(*self.dynamic(args)))
+        before, started = use.wait(), time.perf_counter()
+        answer = wait_for(self._quick()(*args))
         elapsed = time.perf_counter() - started
         if use.patience == np.inf:
-            elapsed = max(elapsed, 0.0 if use.started is None else use.started.seconds)
+            elapsed = max(elapsed, before)
             use.patience = _PATIENCE * max(elapsed, LEAST)
         else:
             use.seconds += elapsed
@@ -144,8 +151,7 @@ class _Compilation:
     """The compilation of a lowered program, in a thread of its own; Python waits for it when it exits."""
 
     def __init__(self, lowered: Any):
-        self.seconds = 0.0
-        self._lowered, self._compiled = lowered, None
+        self._seconds, self._lowered = 0.0, lowered
         self._thread = threading.Thread(target=self._compile, name="newtongp-compiler")
         self._thread.start()
 
@@ -153,13 +159,13 @@ class _Compilation:
         began = time.perf_counter()
         # A program that cannot be compiled is compiled again by the first call, which raises the error.
         with contextlib.suppress(Exception):
-            self._compiled = self._lowered.compile()
-        self._lowered, self.seconds = None, time.perf_counter() - began
+            self._lowered.compile()
+        self._lowered, self._seconds = None, time.perf_counter() - began
 
-    def program(self) -> Any:
-        """The compiled program, when it is ready; None if it could not be compiled."""
+    def wait(self) -> float:
+        """Return when it has ended: how many seconds it took."""
         self._thread.join()
-        return self._compiled
+        return self._seconds
 
 
 _threads: list[threading.Thread] = []

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from .._runtime import tiers
@@ -23,19 +24,29 @@ from ..numerics.gaussian import Sites
 from ..results.status import Status
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
-from .learned import Learned, with_values
+from .learned import choose, with_values
 from .space import Space
 
 INNER_TOLERANCE = 1e-7
 """The tolerance of inference in every evaluation."""
+_started: set[Any] = set()
+"""Models and sizes for which compilations were started."""
 
 
-def start_compiling(setup: Setup, learned: list[Learned], method: Any, step: Any, max_steps: int) -> None:
+def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, max_steps: int) -> None:
     """Start compiling evaluations, which takes as long as everything else that comes before the first of them.
 
     The other program is the one that prepares the prior for the result.
     """
-    slots = tuple(item.slot for item in learned)
+    try:
+        shapes = setup.size, setup.data.x.shape[1], tuple(specifications or ())
+        known = jax.tree.structure((setup.model, method, step)), shapes
+        if known in _started:
+            return
+        _started.add(known)
+    except TypeError:  # a static value that cannot be hashed
+        return
+    slots = tuple(item.slot for item in choose(setup.model, specifications))
     sites = Sites.constant(setup.bound.observed.shape[0], setup.model.prior.num_latents, 0.01)
     unconstrained = np.zeros(sum(slot.size for slot in slots))
     problem = slots, setup.bound, unconstrained, method, step

@@ -30,7 +30,7 @@ from ..results.status import Status
 from ..validation.arguments import check_key, file_name, flag, tolerance, whole
 from .evaluator import INNER_TOLERANCE, Evaluator, RecordFile, start_compiling
 from .initial_values import guessed_model, scales_of
-from .learned import choose, with_values
+from .learned import with_values
 from .search import lowest_of, release_weak_priors, search, starts_of
 from .space import Space, report_failure
 from .standard_errors import Spread, curvature, standard_errors
@@ -139,7 +139,7 @@ def fit(
         setup = _set_up(model, x, y)
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
     if checkpoint is None:  # whose record may need no evaluation
-        start_compiling(setup, choose(setup.model, parameters), method, step, int(inference_steps))
+        start_compiling(setup, parameters, method, step, int(inference_steps))
     space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
     record_file = None
     if checkpoint is not None:

@@ -154,11 +154,16 @@ def _conditional(rows: Rows, chart: _Chart, row, output, z, p) -> np.ndarray:
     low, high = np.full(p.shape, chart.first), np.full(p.shape, chart.last)
     for _ in range(64):
         middle = 0.5 * (low + high)
-        if np.all((middle <= low) | (middle >= high)):
+        closed = (middle <= low) | (middle >= high)
+        if chart.support.integer:
+            # No whole number is left between the ends; y is not known to be above the first until that was tried.
+            apart = chart.y(high) - chart.y(low)
+            closed |= (apart <= 0.0) | ((apart <= 1.0) & (low > chart.first))
+        if np.all(closed):
             break
         below = rows.distribution(row, output, chart.y(middle), z) < p
         low, high = np.where(below, middle, low), np.where(below, high, middle)
-    return 0.5 * (low + high)
+    return chart.t(chart.y(high)) if chart.support.integer else 0.5 * (low + high)
 
 
 # The search -------------------------------------------------------------------------------------
