@@ -94,10 +94,31 @@ def test_log_ndtr_and_its_derivatives():
 
 
 def test_log_ndtr_is_continuous_where_its_formulas_meet():
-    x = -5.0 + np.array([-1e-9, 0.0, 1e-9])
+    x = -1e3 * (1.0 + 1e-12 * np.array([-1.0, 0.0, 1.0]))
     for part in with_derivatives(links.log_ndtr)(x):
-        np.testing.assert_allclose(part, part[1], rtol=1e-8)
-        assert abs(part[0] - 2.0 * part[1] + part[2]) < 1e-12
+        np.testing.assert_allclose(part, part[1], rtol=1e-11)
+
+
+def test_log_ndtr_and_its_derivatives_in_all_digits():
+    # From Laplace's continued fraction below, and from erfc above, where nothing cancels.
+    below = -np.concatenate([np.linspace(3.0, 60.0, 400), [400.0, 1e3, 1e5]])
+    inverse_mills = -below
+    for k in range(400, 0, -1):
+        inverse_mills = -below + k / inverse_mills
+    above = np.linspace(0.0, 12.0, 200)
+    hazard = np.sqrt(2.0 / np.pi) * np.exp(-0.5 * above**2) / scipy.special.erfc(-above / np.sqrt(2.0))
+    value, first, second = with_derivatives(links.log_ndtr)(np.concatenate([below, above]))
+    count = below.size
+    np.testing.assert_allclose(first[:count], inverse_mills, rtol=1e-14)
+    # h (h + x), of which the second factor is 1 / (a + 2 / (a + ...)).
+    excess = 1.0 / (-below + 2.0 / (-below + 3.0 / (-below + 4.0 / (-below + 5.0 / -below))))
+    far = below < -200.0
+    np.testing.assert_allclose(second[:count][far], -(inverse_mills * excess)[far], rtol=1e-14)
+    np.testing.assert_allclose(
+        value[:count], -0.5 * below**2 - 0.5 * np.log(2.0 * np.pi) - np.log(inverse_mills), rtol=1e-14
+    )
+    np.testing.assert_allclose(first[count:], hazard, rtol=2e-14)
+    np.testing.assert_allclose(value[count:], np.log1p(-0.5 * scipy.special.erfc(above / np.sqrt(2.0))), rtol=1e-13)
 
 
 def test_log_softplus():

@@ -212,6 +212,8 @@ AT_NODES = {
     "exp": (ng.likelihoods.HeteroscedasticGaussian("exp"), [0.7]),
     "network": (ng.likelihoods.RegressionNetwork(3, 2, NOISE, weight_offset=0.1), [0.7, -0.3, 0.2]),
     "one output": (ng.likelihoods.RegressionNetwork(1, 2, 0.3, weight_offset=[[0.5, -0.2]]), [0.7]),
+    "probit": (ng.likelihoods.Bernoulli(), [0.0]),
+    "logit": (ng.likelihoods.Bernoulli("logit"), [1.0]),
 }
 
 

@@ -140,3 +140,49 @@ def test_programs_of_more_effort_are_prepared_too(impatient):
     function.prepare(*args)
     wait_for_compilations()
     np.testing.assert_allclose(function(*args, work=1e9), 3.0 * np.sin(X) + 0.5, rtol=1e-6)
+
+
+def test_a_compilation_that_was_started_is_found_by_the_call(impatient, monkeypatch):
+    monkeypatch.setattr(tiers, "_FINDS_COMPILED", True)
+    calls = []
+    programs = counted(calls)
+    args = {"x": X}, 3, 0.5
+    for _ in range(2):  # only the first has an effect
+        programs.start(args, programs._quick())
+    np.testing.assert_allclose(call(programs, *args), 3.0 * np.sin(X) + 0.5, rtol=1e-6)
+    programs.start(args, programs._quick())
+    assert calls == ["quick lowered", "quick"]
+
+
+@pytest.mark.skipif(not tiers._FINDS_COMPILED, reason="calls compile again")
+def test_a_program_whose_compilation_was_started_is_compiled_once(monkeypatch):
+    monkeypatch.delenv("NEWTONGP_EFFORT", raising=False)
+    compilations = []
+
+    def note(event, duration, **_):
+        if event.endswith("backend_compile_duration"):
+            compilations.append(duration)
+
+    function = compiled(scaled, static_argnums=1)
+    for work in (1.0, 1e9):  # with low and with medium effort
+        args = {"x": np.linspace(0.0, 1.0, 11, dtype=np.float32)}, 3 if work == 1.0 else 4, 0.5
+        jax.monitoring.register_event_duration_secs_listener(note)
+        try:
+            function.start(*args, work=work)
+            found = function(*args, work=work)
+        finally:
+            jax.monitoring.unregister_event_duration_listener(note)
+        np.testing.assert_allclose(found, args[1] * np.sin(args[0]["x"]) + 0.5, rtol=1e-6)
+    assert len(compilations) == 2
+
+
+def test_an_error_in_a_function_is_raised_by_the_call(monkeypatch):
+    monkeypatch.delenv("NEWTONGP_EFFORT", raising=False)
+
+    def wrong(x):
+        raise ValueError("wrong")
+
+    function = compiled(wrong)
+    function.start(X, work=1.0)
+    with pytest.raises(ValueError, match="wrong"):
+        function(X, work=1.0)
