@@ -46,6 +46,16 @@ class Counted:
         return self.program(args, None)
 
 
+def test_a_program_that_was_started_is_traced_once(folder):
+    function = Counted(lambda power, tree: {"sum": tree["a"] ** power + tree["b"]}, static=(0,))
+    tree = {"a": np.arange(3.0), "b": 1.0}
+    for _ in range(2):
+        in_double(function.program.start)((2, tree), None)
+        np.testing.assert_array_equal(function(2, tree)["sum"], [1.0, 2.0, 5.0])
+        function.restart()
+    assert function.traced == 1
+
+
 def test_a_program_is_traced_once_for_all_processes(folder):
     function = Counted(lambda power, tree: {"sum": tree["a"] ** power + tree["b"]}, static=(0,))
     tree = {"a": np.arange(3.0), "b": 1.0}

@@ -88,10 +88,16 @@ def compiled(
             return answer if elements > _ONE_THREAD else wait_for(answer)
 
     def start(*args: Any, work: float | None = None, full: bool = False) -> None:
-        # The trace of a program that is kept is read from a file.
-        if forced_effort() is None and not traces.are_kept():
-            size = sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(tiers.dynamic(args)))
-            tiers.start(args, jitted(_effort(size, work, full, False)))
+        if forced_effort() is not None:
+            return
+        size, kept = sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(tiers.dynamic(args))), traces.are_kept()
+        effort = _effort(size, work, full, kept)
+        # The first call will raise the same error, where it can be explained.
+        with contextlib.suppress(Exception):
+            if kept:
+                traced.start(args, _options(effort))
+            else:
+                tiers.start(args, jitted(effort))
 
     vars(call).update(prepare=lambda *args: tiers.prepare(args), start=start)
     return call

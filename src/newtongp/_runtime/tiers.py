@@ -4,11 +4,9 @@ A program that was compiled with low effort is compiled with medium effort, in a
 as long as its first call took, and for at least a second. Nobody waits for the second compilation: the first program
 runs until it is ready. A program can also be compiled in this way before it is called for the first time.
 
-The compiler does not hold Python's lock. The first compilation can therefore be started in a thread as well, while
-Python does other things that are needed before the first call (`Tiers.start`).
+The first compilation can be started in a thread as well (`Tiers.start`, `started.py`).
 """
 
-import contextlib
 import functools
 import threading
 import time
@@ -18,12 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import traces
+from . import started, traces
 
 _PATIENCE, LEAST = 1.0, 1.0
 """How long a program runs before it is compiled again, in durations of its first call, and at least in seconds."""
-_FINDS_COMPILED = jax.__version_info__ >= (0, 10)
-"""Whether a call finds what `lower` and `compile` have made of the same function; before, it compiles again."""
 
 
 class Use:
@@ -34,7 +30,7 @@ class Use:
         self.seconds = 0.0
         self.replaced = False
         self.successor: Any = None
-        self.started: _Compilation | None = None
+        self.started: started.Compilation | None = None
         """The first compilation, if it was started before the first call."""
 
     @property
@@ -78,15 +74,11 @@ class Tiers:
 
     def start(self, args: tuple, jitted: Any) -> None:
         """Start compiling `jitted`, the function as wrapped by `jax.jit`, for such arguments; calls wait for it."""
-        use = self._use(args, *jax.tree.flatten(self.dynamic(args))) if _FINDS_COMPILED else None
+        use = self._use(args, *jax.tree.flatten(self.dynamic(args))) if started.FINDS_COMPILED else None
         if use is None or not use.is_new:
             return
-        try:
-            use.started = _Compilation(jitted.lower(*args))
-            self._prepares = True
-        # The first call will raise the same error, where it can be explained.
-        except Exception:
-            return
+        use.started = started.Compilation(jitted.lower(*args))
+        self._prepares = True
 
     def prepared(self, args: tuple, leaves: list, structure: Any) -> Callable[[], Any] | None:
         """The function's value as a function, if the program was prepared and is ready; `leaves` as for `run`.
@@ -112,9 +104,9 @@ class Tiers:
         if again and use.seconds > use.patience and not use.replaced:
             # Tracing is done here, as it depends on settings of this thread.
             use.replaced = _in_background(functools.partial(_replace, use, self._thorough().lower(*args)))
-        before, started = use.wait(), time.perf_counter()
+        before, began = use.wait(), time.perf_counter()
         answer = wait_for(self._quick()(*args))
-        elapsed = time.perf_counter() - started
+        elapsed = time.perf_counter() - began
         if use.patience == np.inf:
             elapsed = max(elapsed, before)
             use.patience = _PATIENCE * max(elapsed, LEAST)
@@ -145,27 +137,6 @@ def _kind(leaf: Any) -> Any:
 
 def _replace(use: Use, lowered: Any) -> None:
     use.successor = lowered.compile()
-
-
-class _Compilation:
-    """The compilation of a lowered program, in a thread of its own; Python waits for it when it exits."""
-
-    def __init__(self, lowered: Any):
-        self._seconds, self._lowered = 0.0, lowered
-        self._thread = threading.Thread(target=self._compile, name="newtongp-compiler")
-        self._thread.start()
-
-    def _compile(self) -> None:
-        began = time.perf_counter()
-        # A program that cannot be compiled is compiled again by the first call, which raises the error.
-        with contextlib.suppress(Exception):
-            self._lowered.compile()
-        self._lowered, self._seconds = None, time.perf_counter() - began
-
-    def wait(self) -> float:
-        """Return when it has ended: how many seconds it took."""
-        self._thread.join()
-        return self._seconds
 
 
 _threads: list[threading.Thread] = []

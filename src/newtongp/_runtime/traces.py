@@ -22,6 +22,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from . import started
+
 _KNOWN = frozenset(
     {"newtongp", "jax", "jaxlib", "equinox", "numpy", "builtins", "collections", "copyreg", "enum", "functools"}
 )
@@ -82,10 +84,28 @@ class Traced:
     def __init__(self, function: Callable, static: int | tuple[int, ...], donated: int | tuple[int, ...]):
         self.function = function
         self.static, self.donated = ((given,) if isinstance(given, int) else given for given in (static, donated))
-        self.programs: dict[Any, tuple[Callable, Any] | None] = {}
+        self.programs: dict[Any, tuple[Any, Any] | None] = {}
+        self.started: dict[Any, started.Compilation] = {}
 
     def __call__(self, args: tuple, options: dict[str, Any] | None) -> Any:
         """The function's value; None if this call cannot be made from a kept trace."""
+        found = self._find(args, options)
+        if found is None:
+            return None
+        known, leaves, (run, out_structure) = found
+        if known in self.started:
+            self.started[known].wait()
+        return jax.tree.unflatten(out_structure, run(*leaves))
+
+    def start(self, args: tuple, options: dict[str, Any] | None) -> None:
+        """Start compiling the program of such a call, or reading it from the cache; the call waits for it."""
+        found = self._find(args, options) if started.FINDS_COMPILED else None
+        if found is not None and found[0] not in self.started:
+            known, leaves, (run, _) = found
+            self.started[known] = started.Compilation(run.lower(*leaves))
+
+    def _find(self, args: tuple, options: dict[str, Any] | None) -> tuple[Any, list, tuple[Any, Any]] | None:
+        """What distinguishes the program of this call, its arguments, and the program with the form of its answer."""
         given = [(args[i] if i in self.static else None) for i in range(len(args))]
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in self.static)
         leaves, structure = jax.tree.flatten(dynamic)
@@ -98,10 +118,7 @@ class Traced:
         except TypeError:  # a static value that cannot be hashed
             return None
         program = self.programs[known]
-        if program is None:
-            return None
-        run, out_structure = program
-        return jax.tree.unflatten(out_structure, run(*leaves))
+        return None if program is None else (known, leaves, program)
 
     def _program(self, given, dynamic, structure, shapes, options, settings) -> tuple[Callable, Any] | None:
         if None in shapes or "<" in self.function.__qualname__:

@@ -1,0 +1,35 @@
+"""Compilations that are started in a thread before a program is called, while Python does other things.
+
+The compiler does not hold Python's lock, and neither does reading a compiled program from a file.
+"""
+
+import contextlib
+import threading
+import time
+from typing import Any
+
+import jax
+
+FINDS_COMPILED = jax.__version_info__ >= (0, 10)
+"""Whether a call finds what `lower` and `compile` have made of the same function; before, it compiles again."""
+
+
+class Compilation:
+    """The compilation of a lowered program, in a thread of its own; Python waits for it when it exits."""
+
+    def __init__(self, lowered: Any):
+        self._seconds, self._lowered = 0.0, lowered
+        self._thread = threading.Thread(target=self._compile, name="newtongp-compiler")
+        self._thread.start()
+
+    def _compile(self) -> None:
+        began = time.perf_counter()
+        # A program that cannot be compiled is compiled again by the first call, which raises the error.
+        with contextlib.suppress(Exception):
+            self._lowered.compile()
+        self._lowered, self._seconds = None, time.perf_counter() - began
+
+    def wait(self) -> float:
+        """Return when it has ended: how many seconds it took."""
+        self._thread.join()
+        return self._seconds
