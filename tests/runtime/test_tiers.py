@@ -165,6 +165,7 @@ def test_a_program_whose_compilation_was_started_is_compiled_once(monkeypatch):
 
     function = compiled(scaled, static_argnums=1)
     for work in (1.0, 1e9):  # with low and with medium effort
+        function({"x": X}, 2, 0.5, work=work)  # which tries the options of the compiler
         args = {"x": np.linspace(0.0, 1.0, 11, dtype=np.float32)}, 3 if work == 1.0 else 4, 0.5
         jax.monitoring.register_event_duration_secs_listener(note)
         try:
