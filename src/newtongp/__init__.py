@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .parameters import Fixed, Free, Positive, Tied, hyperparameters, learned
     from .priors.dense import GP
     from .priors.linear import LinearModel
+    from .priors.space_time import SpaceTimeGP
     from .priors.sparse import SparseGP
     from .priors.statespace import StateSpaceModel
     from .storage import load
@@ -73,6 +74,7 @@ __getattr__, __dir__ = on_demand(
         "parameters": "Fixed Free Positive Tied hyperparameters learned",
         "priors.dense": "GP",
         "priors.linear": "LinearModel",
+        "priors.space_time": "SpaceTimeGP",
         "priors.sparse": "SparseGP",
         "priors.statespace": "StateSpaceModel",
         "storage": "load",
@@ -111,6 +113,7 @@ __all__ = [
     "Riemannian",
     "RoundingWarning",
     "Sites",
+    "SpaceTimeGP",
     "SparseGP",
     "StateSpaceModel",
     "Status",

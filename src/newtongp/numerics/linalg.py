@@ -136,6 +136,15 @@ def log_det_from_cholesky(factor: Float[Array, "M M"]) -> Float[Array, ""]:
     return 2.0 * jnp.sum(jnp.log(jnp.diagonal(factor)))
 
 
+def symmetric_inverse(
+    matrix: Float[Array, "M M"],
+) -> tuple[Float[Array, "M M"], Float[Array, ""], Float[Array, ""]]:
+    """The inverse of a symmetric matrix of any signs, log |det|, and the number of positive eigenvalues."""
+    inverse, (_, log_det) = jnp.linalg.inv(matrix), jnp.linalg.slogdet(matrix)
+    positive = jnp.sum(jnp.linalg.eigvalsh(jax.lax.stop_gradient(matrix)) > 0.0)
+    return symmetrise(inverse), log_det, positive.astype(matrix.dtype)
+
+
 def solve_few(matrix: Float[Array, "K K"], right: Float[Array, " K"]) -> Float[Array, " K"]:
     """A⁻¹ right for one small positive definite matrix, by elimination in a loop, which compiles quickly."""
 

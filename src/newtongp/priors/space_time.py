@@ -1,0 +1,435 @@
+"""Gaussian processes in space and time with separable covariances, conditioned in time linear in the number of times.
+
+f(t, s) = ψ(s)ᵀ z(t) + e(t, s), where ψ(s) = T K(Z, s) whitens the space kernel at the places Z, and the entries of z are
+independent Markov processes with the time kernel: transitions act on the time part alone, in the same way for every
+entry. If Z are all places of the data, e is zero there. Otherwise sites act on the first part, and e, whose covariance
+is k_time · (k_space − ψᵀψ), is independent of it, as in a sparse GP.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.core
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from ..kernels import Independent, Kernel, diagonals, latent_kernels, num_latents
+from ..kernels.base import Sum
+from ..kernels.multilatent import over_latents
+from ..means import as_mean
+from ..numerics import separable, separable_normaliser, small
+from ..numerics.gaussian import Gaussian, Sites, add_covariance
+from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
+from ..parameters.constraints import never_learned
+from ..validation.arguments import whole
+from ..validation.times import Clock, as_clock
+from .base import Conditioned, Layout, Prior, Workspace
+from .inducing import choose, read_inducing
+from .space_time_layout import (
+    SpaceTimeInputs,
+    check_places,
+    is_stored,
+    lay_out,
+    places_of,
+    segments_of,
+    stored_bytes,
+)
+from .sparse import Projection
+
+
+class SpaceTimeGP(Prior):
+    """A Gaussian process prior over functions of time and space with covariance k_time(t, t') · k_space(s, s').
+
+    x has the time in its first column, and the place in the others: coordinates, or one column of area codes for
+    `kernels.Graph` or `kernels.Category`. `time` is any kernel with a state space form (see `MarkovGP`), and `space`
+    any kernel; for a sum of such products, both are lists of the same length. For several latents, either is
+    `kernels.Independent([...])`; a single kernel is used for all latents. Rows may be in any order, repeat places and
+    times, and be missing. Time stamps need `unit`, and are counted from `origin`, as for `MarkovGP`.
+
+    The cost of a step of inference is linear in the number of times and cubic in the number of places. `inducing` makes
+    it cubic in a smaller number: an array of places through which f is represented, or a number, and then that many
+    are chosen from the data. Without it, the posterior is exact.
+
+    >>> import numpy as np
+    >>> import newtongp as ng
+    >>> weeks, stations = np.arange(20.0), np.array([[0.0, 0.0], [0.3, 0.1], [1.0, 0.8]])
+    >>> x = np.array([[week, *place] for week in weeks for place in stations])
+    >>> y = np.random.default_rng(0).poisson(np.exp(np.sin(x[:, 0] / 3.0) + x[:, 1]))
+    >>> prior = ng.SpaceTimeGP(ng.kernels.Matern32(lengthscale=4.0), ng.kernels.Matern52(lengthscale=0.8))
+    >>> result = ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), x, y)
+    >>> result.predict([[21.0, 0.5, 0.5]]).mean.shape
+    (1,)
+    """
+
+    time: tuple[Any, ...]
+    """The kernel of time of every product."""
+    space: tuple[Any, ...]
+    """The kernel of space of every product."""
+    mean: Any
+    clock: Clock | None = eqx.field(static=True)
+    count: int | None = eqx.field(static=True)
+    inducing: Any = never_learned()
+    """Inducing places; None if all places are used, or if they are chosen from the data."""
+
+    def __init__(
+        self, time: Any, space: Any, inducing: Any = None, unit: Any = None, mean: Any = None, origin: Any = None
+    ):
+        self.time, self.space = _kernels(time, "time"), _kernels(space, "space")
+        if len(self.time) != len(self.space):
+            raise ValueError(
+                f"time and space must have one kernel for each product of a sum, got {len(self.time)} and "
+                f"{len(self.space)}"
+            )
+        self.clock = as_clock(unit, origin)
+        self.count = _count(inducing)
+        self.inducing = None if inducing is None or self.count is not None else read_inducing(inducing, 1)[0]
+        _check_latents((*self.time, *self.space))
+        self.mean = as_mean(mean, self.num_latents)
+        process_of(self.channels)
+
+    @property
+    def num_latents(self) -> int:
+        return max(num_latents(kernel) for kernel in (*self.time, *self.space))
+
+    @property
+    def channels(self) -> tuple["Channel", ...]:
+        """All products of all latents."""
+        return tuple(
+            Channel(latent, _of_latent(time, latent), _of_latent(space, latent))
+            for latent in range(self.num_latents)
+            for time, space in zip(self.time, self.space, strict=True)
+        )
+
+    def check_inputs(self, x: np.ndarray) -> None:
+        if x.shape[1] < 2:
+            raise ValueError(
+                "SpaceTimeGP works on the time and the place of every row, but x has one column: put the time first, "
+                "and then coordinates or an area code; for functions of time alone use MarkovGP"
+            )
+        for channel in self.channels:
+            channel.check(x)
+        if self.inducing is None:
+            return
+        if self.inducing.shape[1] != x.shape[1] - 1:
+            raise ValueError(
+                f"inducing has {self.inducing.shape[1]} column(s), but x has {x.shape[1] - 1} after the time: inducing "
+                "places are places like those in x, without the time"
+            )
+        for channel in self.channels:
+            try:
+                channel.space.check_values(np.asarray(self.inducing))
+            except ValueError as error:
+                raise ValueError(f"inducing places are places like those in x: {error}") from None
+
+    def _check_data(self, x: np.ndarray) -> None:
+        """Raise ValueError unless the data have several places and times, which can be told apart."""
+        distinct = places_of(x[:, 1:]).distinct
+        if len(distinct) == 1:
+            raise ValueError(
+                "all rows are at one place, so that there is nothing to learn about space: use MarkovGP(time) on the "
+                "first column of x"
+            )
+        if np.ptp(x[:, 0]) == 0.0:
+            raise ValueError(
+                "all rows are at one time, so that there is nothing to learn about time: use GP(space) on the columns "
+                "of x after the first"
+            )
+        check_places(distinct)
+        if self.inducing is None:
+            return
+        far = _outside(np.asarray(self.inducing), distinct)
+        if far is not None:
+            raise ValueError(
+                f"inducing has a place far from all places of the data, row {far}, "
+                f"{np.asarray(self.inducing)[far].tolist()}: inducing places are in the units of x, without the time"
+            )
+
+    def size_class(self, rows: int) -> int:
+        return size_class(rows, SMALLEST_DATA)
+
+    def layout(self, x: Any, size: int | None = None) -> Layout:
+        x = np.asarray(x)
+        self._check_data(x)
+        return Layout(lay_out(fill_rows(x, size), x.shape[0], self.inducing_for(x)), None)
+
+    def inducing_for(self, x: np.ndarray) -> Any:
+        """The inducing places, as given or chosen from the data; None if all places are used."""
+        if self.count is None:
+            return self.inducing
+        distinct = places_of(x[:, 1:]).distinct
+        if self.count >= len(distinct):
+            return None
+        kernels = [channel.space for channel in self.channels]
+        kernel = kernels[0] if len(kernels) == 1 else Sum(kernels)
+        return choose((kernel,), distinct, self.count, "greedy", 0)[0]
+
+    def with_inducing(self, inducing: Any) -> "SpaceTimeGP":
+        """The same prior with these inducing places."""
+        return SpaceTimeGP(self.time, self.space, inducing, self.clock, self.mean)
+
+    def refresh_inputs(self, inputs: SpaceTimeInputs) -> SpaceTimeInputs:
+        return inputs if self.inducing is None else eqx.tree_at(lambda i: i.inducing, inputs, self.inducing)
+
+    memory_remedy: ClassVar[str] = "use fewer inducing places, as in SpaceTimeGP(time, space, inducing=50)"
+
+    def memory(self, x: np.ndarray) -> float:
+        places, (_, steps) = len(places_of(x[:, 1:]).distinct), segments_of(len(np.unique(x[:, 0])))
+        width = places if self.count is None else min(self.count, places)
+        width = width if self.inducing is None else self.inducing.shape[0]
+        size, latents = process_of(self.channels).size * width, self.num_latents
+        stored = stored_bytes(steps, places, latents, size)
+        if not is_stored(stored):
+            stored = stored / np.sqrt(steps)
+        states = 16.0 * np.sqrt(steps) * float(size) ** 2
+        return stored + states + 8.0 * x.shape[0] * 40.0 * latents**2
+
+    def prepare(self, inputs: SpaceTimeInputs) -> "SpaceTimeWorkspace":
+        channels = self.channels
+        kernel = Independent([channel.space for channel in channels])
+        centres = inputs.places if inputs.inducing is None else inputs.inducing
+        projection = Projection.to(kernel, (jnp.asarray(centres),) * len(channels))
+        process, (steps, slots) = process_of(channels), inputs.members.shape[:2]
+        features = process.features(projection.features(kernel, jnp.asarray(inputs.places)), self.num_latents)
+        before = jnp.concatenate([inputs.times[:1], inputs.times[:-1]])
+        needed = stored_bytes(steps, slots, self.num_latents, process.size * projection.size)
+        chain = separable.SeparableChain(
+            process.transition(before, inputs.times),
+            process.noise(before, inputs.times),
+            process.covariance(inputs.times[:1])[0],
+            features,
+            inputs.slot_places,
+            process.observed,
+            inputs.segments,
+            is_stored(needed),
+        )
+        residual = None
+        if inputs.inducing is not None:
+            residual = self.residual(projection, jnp.asarray(inputs.x))
+        mean = self.mean.means(jnp.asarray(inputs.x))
+        return SpaceTimeWorkspace(
+            mean, chain, projection, residual, jnp.asarray(inputs.times), inputs.members, inputs.slots
+        )
+
+    def residual(self, projection: Projection, x: Float[Array, "N P"]) -> Float[Array, "N D D"]:
+        """The covariance of e at every row."""
+        channels = self.channels
+        _, left = projection.at(Independent([channel.space for channel in channels]), x[:, 1:])
+        variances = diagonals(Independent([channel.time for channel in channels]), x[:, :1])
+        products = jnp.einsum("nff,fn->nf", left, variances)
+        latent = np.eye(self.num_latents)[[channel.latent for channel in channels]]
+        return jax.vmap(jnp.diag)(products @ latent)
+
+    def condition(self, workspace: "SpaceTimeWorkspace", sites: Sites) -> Any:
+        from .space_time_posterior import posterior_of
+
+        return posterior_of(self, workspace, sites)
+
+
+class Channel(NamedTuple):
+    """One product of kernels, and the latent that it adds to."""
+
+    latent: int
+    time: Kernel
+    space: Kernel
+
+    def check(self, x: np.ndarray) -> None:
+        """Raise ValueError unless both kernels can be used on these inputs."""
+        for kernel, inputs, name in ((self.time, x[:, :1], "time"), (self.space, x[:, 1:], "space")):
+            try:
+                kernel.check_inputs(inputs.shape[1])
+                kernel.check_values(inputs)
+            except ValueError as error:
+                raise ValueError(f"the kernel of {name}: {error}") from None
+
+
+def _kernels(given: Any, name: str) -> tuple[Any, ...]:
+    kernels = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    for kernel in kernels:
+        if not isinstance(kernel, (Kernel, Independent)):
+            raise ValueError(
+                f"{name} must be a kernel such as kernels.Matern32(), kernels.Independent([...]) for several latents, "
+                f"or a list of them for a sum of products, got {kernel!r}"
+            )
+    if not kernels:
+        raise ValueError(f"{name} must have at least one kernel, got an empty list")
+    return kernels
+
+
+def _check_latents(kernels: Sequence[Any]) -> None:
+    counts = {num_latents(kernel) for kernel in kernels} - {1}
+    if len(counts) > 1:
+        raise ValueError(
+            f"time and space must have kernels for the same number of latents, got {sorted(counts)}: give one kernel "
+            "per latent in every kernels.Independent([...])"
+        )
+
+
+def _of_latent(kernel: Any, latent: int) -> Kernel:
+    parts = latent_kernels(kernel)
+    return parts[latent] if len(parts) > 1 else parts[0]
+
+
+def _count(inducing: Any) -> int | None:
+    if inducing is None or isinstance(inducing, (list, tuple, jax.core.Tracer)) or np.ndim(inducing) > 0:
+        return None
+    try:
+        return whole(inducing, "inducing", such_as=50)
+    except ValueError as error:
+        raise ValueError(f"{error}, or an array of places") from None
+
+
+_FAR = 2.0
+
+
+def _outside(inducing: np.ndarray, places: np.ndarray) -> int | None:
+    """The first inducing place outside the range of the data, by more than twice that range; None if there is none."""
+    low, high = places.min(axis=0), places.max(axis=0)
+    reach = _FAR * np.where(high > low, high - low, np.maximum(np.abs(high), 1.0))
+    wrong = np.flatnonzero(np.any((inducing < low - reach) | (inducing > high + reach), axis=1))
+    return int(wrong[0]) if wrong.size else None
+
+
+# The process in time ------------------------------------------------------------------------------
+
+
+class Process(NamedTuple):
+    """The states of all channels in time, in the order of the chain: the first of every block, then the others."""
+
+    kernel: Independent
+    """The time kernels."""
+    latents: tuple[int, ...]
+    """The latent of every channel."""
+    sizes: tuple[tuple[int, ...], ...]
+    """The sizes of the blocks of every channel."""
+
+    @property
+    def size(self) -> int:
+        """q."""
+        return sum(map(sum, self.sizes))
+
+    @property
+    def observed(self) -> int:
+        """B, the number of blocks."""
+        return sum(map(len, self.sizes))
+
+    @property
+    def places(self) -> list[np.ndarray]:
+        """The positions of every channel's states in the chain."""
+        found, first, other = [], 0, self.observed
+        for sizes in self.sizes:
+            own = []
+            for size in sizes:
+                own += [first, *range(other, other + size - 1)]
+                first, other = first + 1, other + size - 1
+            found.append(np.array(own))
+        return found
+
+    @property
+    def channel_of_state(self) -> np.ndarray:
+        """The channel of every state of the chain."""
+        found = np.zeros(self.size, dtype=int)
+        for channel, places in enumerate(self.places):
+            found[places] = channel
+        return found
+
+    def transition(self, start: Float[Array, " T"], end: Float[Array, " T"]) -> Float[Array, "T q q"]:
+        """A from one time to another, for every pair."""
+        return self._joined(lambda block: jax.vmap(block.transition)(start, end))
+
+    def noise(self, start: Float[Array, " T"], end: Float[Array, " T"]) -> Float[Array, "T q q"]:
+        """Q from one time to another, for every pair."""
+        return self._joined(lambda block: jax.vmap(block.noise)(start, end))
+
+    def covariance(self, times: Float[Array, " T"]) -> Float[Array, "T q q"]:
+        """The prior covariance at every time."""
+        return self._joined(lambda block: jax.vmap(block.covariance)(times))
+
+    def _joined(self, of_block: Any) -> Float[Array, "T q q"]:
+        """The matrices of all blocks, in one of all states."""
+
+        def of_channel(kernel):
+            return tuple(jnp.asarray(of_block(block)) for block in kernel.blocks())
+
+        entries, index, begin = [], np.zeros((self.size, self.size), dtype=int), 1
+        for group in over_latents(of_channel, self.kernel):
+            offset = 0
+            for part in group.found:
+                size = part.shape[-1]
+                for number, channel in enumerate(group.latents):
+                    own = self.places[channel][offset : offset + size]
+                    index[np.ix_(own, own)] = begin + number * size**2 + np.arange(size**2).reshape(size, size)
+                entries.append(jnp.moveaxis(part, 0, 1).reshape(part.shape[1], -1))
+                offset, begin = offset + size, begin + entries[-1].shape[1]
+        flat = jnp.concatenate([jnp.zeros((entries[0].shape[0], 1)), *entries], axis=1)
+        return flat[:, index.reshape(-1)].reshape(-1, *index.shape)
+
+    def features(self, features: Float[Array, "F P M"], latents: int) -> Float[Array, "P D BM"]:
+        """What places see of the observed states, from the features of every channel."""
+        channel = self.channel_of_state[: self.observed]
+        latent = np.eye(latents)[np.asarray(self.latents)[channel]]
+        found = jnp.einsum("bpm,bd->pdbm", features[channel], latent)
+        return found.reshape(*found.shape[:2], -1)
+
+    def state_features(self, features: Float[Array, "F P M"]) -> Float[Array, "q P M"]:
+        """The features of the channel of every state."""
+        return features[self.channel_of_state]
+
+
+def process_of(channels: tuple[Channel, ...]) -> Process:
+    """The process of these channels."""
+    sizes = tuple(tuple(block.size for block in channel.time.blocks()) for channel in channels)
+    return Process(
+        Independent([channel.time for channel in channels]), tuple(channel.latent for channel in channels), sizes
+    )
+
+
+# The workspace ------------------------------------------------------------------------------------
+
+
+class SpaceTimeWorkspace(Workspace):
+    """Quantities that depend only on the inputs: prior means, the chain, and the slots of all rows."""
+
+    mean: Float[Array, "N D"]
+    chain: separable.SeparableChain
+    projection: Projection
+    residual: Float[Array, "N D D"] | None
+    times: Any
+    members: Any
+    slots: Any
+
+    def residual_covariance(self):
+        return self.residual
+
+    def marginals_of_f(self, marginals: Gaussian) -> Gaussian:
+        return add_covariance(marginals, self.residual)
+
+    def summed(self, sites: Sites) -> tuple[Float[Array, "T R D D"], Float[Array, "T R D"]]:
+        """The sites of all slots, as functions of deviations from the prior mean."""
+
+        def total(rows):
+            none = jnp.zeros((1, *rows.shape[1:]), rows.dtype)
+            return jnp.sum(jnp.concatenate([rows, none])[self.members], axis=2)
+
+        return total(jnp.asarray(sites.precision)), total(sites.centred_linear(self.mean))
+
+    def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
+        return self.conditioned(separable.marginals(self.chain, *self.summed(sites), psd))
+
+    def log_normaliser(self, sites: Sites, psd: bool = False) -> Float[Array, ""]:
+        linear = jnp.sum((sites.linear + sites.centred_linear(self.mean)) * self.mean)
+        return 0.5 * linear + separable_normaliser.log_normaliser(self.chain, *self.summed(sites), psd)
+
+    def conditioned(self, smoothed: separable.Smoothed) -> Conditioned:
+        """The marginals of all rows, with the prior mean added."""
+        found = smoothed.marginal
+        mean, covariance = self.of_rows(found.mean[..., 0]), self.of_rows(found.covariance)
+        distance = jnp.sum(found.mean * found.weights)
+        marginals = Gaussian(self.mean + mean, jax.vmap(small.small_covariance)(covariance))
+        return Conditioned(marginals, distance, smoothed.log_det, smoothed.proper, self.residual)
+
+    def of_rows(self, slots: Float[Array, "T R ..."]) -> Any:
+        """The entry of every row's slot."""
+        return slots.reshape(-1, *slots.shape[2:])[self.slots]
