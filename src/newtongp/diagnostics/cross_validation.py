@@ -15,7 +15,6 @@ from ..likelihoods.base import at_rows, has_distribution, row_parameters_of
 from ..likelihoods.weighted import unweighted
 from ..methods.rule import Method
 from ..model import Model
-from ..priors.sparse import SparseGP
 from ..results.result import InferenceError, Result
 from ..results.status import Status
 from ..terms.columns import EncodedTable, as_inputs
@@ -148,7 +147,7 @@ def cross_validate(
     # too.
     held_out = [np.flatnonzero((assignment == label) & data.observed) for label in labels]
     most_held = max(held.size for held in held_out)
-    fills_up = learn is None and not (isinstance(model.prior, SparseGP) and model.prior.inducing is None)
+    fills_up = learn is None and getattr(model.prior, "count", None) is None
     most_trained = max(int(np.sum(assignment != label)) for label in labels) if fills_up else 0
 
     log_density = np.full(data.observed.shape, np.nan)

@@ -20,7 +20,6 @@ from ..inference.problem import Setup
 from ..inference.starts import HOPELESS, START_PRECISIONS, inside_support, swept_sites
 from ..kernels.definite import find_indefinite, is_own
 from ..numerics.gaussian import Sites
-from ..priors.markov import MarkovGP
 from ..results.status import Status
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
@@ -188,11 +187,10 @@ class Evaluator:
     def _is_definite(self, unconstrained: np.ndarray) -> bool:
         """Whether the kernel is positive semi-definite at these values; only users' own kernels are checked."""
         setup = self.setup
-        kernel = getattr(setup.model.prior, "kernel", None)
-        if kernel is None or not is_own(kernel):
+        if not any(is_own(kernel) for kernel, _, _ in setup.model.prior.kernels_at(setup.data.x)):
             return True
         prior = with_values(self.space.slots, setup.model, self.space.values_at(unconstrained)).prior
-        return find_indefinite(prior.kernel, setup.data.x, isinstance(prior, MarkovGP)) is None
+        return all(find_indefinite(*checked) is None for checked in prior.kernels_at(setup.data.x))
 
 
 class RecordFile:

@@ -25,7 +25,6 @@ from ..inputs.data import read_inputs, with_weights
 from ..inputs.tables import bind
 from ..model import Model, from_formulas
 from ..priors.by_name import for_columns
-from ..priors.sparse import SparseGP
 from ..results.fit_result import FitResult
 from ..results.status import Status
 from ..validation.arguments import check_key, file_name, flag, tolerance, whole
@@ -181,11 +180,13 @@ def _set_up(model: Model, x: Any, y: Any) -> Setup:
     memory.require_rows(model.prior, inputs, times=_GRADIENTS)
     model = Model(for_columns(model.prior, inputs.shape[1]), model.likelihood)
     setup = with_started_effects(Setup(model, x, y))
-    if isinstance(model.prior, SparseGP) and model.prior.inducing is None:
+    if getattr(model.prior, "count", None) is not None:
         # They stay fixed while the kernel changes, so that all energies are those of one model.
         scales = scales_of(model, setup.data)
         chosen = guessed_model(model, scales).prior.layout(setup.data.x).inputs.inducing
-        setup = Setup(Model(model.prior.with_inducing(chosen), model.likelihood), x, y)
+        if chosen is not None:
+            prior: Any = model.prior
+            setup = Setup(Model(prior.with_inducing(chosen), model.likelihood), x, y)
     return setup
 
 

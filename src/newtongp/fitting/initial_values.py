@@ -23,6 +23,7 @@ from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
+from ..priors.base import Prior
 from ..terms.kernel_term import Product as ProductTerm
 from .learned import Learned, choose, with_values
 
@@ -176,7 +177,7 @@ def _guessed_value(model: Model, scales: Scales, item: Learned, path: tuple) -> 
         )
     if path[1] == "mean" and path[-1] == "value" and isinstance(look_up(model, path[:-1]), Constant):
         return scales.latent_means[path[3]] if len(path) > 4 else None
-    place = _place(model, path)
+    place = _place(model, path, scales.ranges.size)
     if item.unit == "x":
         return _SHARE * _columns(scales.ranges, place.columns, item.slot.shape)
     variance = 1.0 if place.is_factor else scales.latent_variances[place.latent] / max(place.summands, 1)
@@ -195,8 +196,8 @@ class _Place(NamedTuple):
     """Whether the variance belongs to another factor of a product."""
 
 
-def _place(model: Model, path: tuple) -> _Place:
-    """Where in the kernel a parameter is: its latent, its columns, and the number of summands."""
+def _place(model: Model, path: tuple, width: int) -> _Place:
+    """Where in the kernel a parameter is: its latent, its columns of `width`, and the number of summands."""
     latent, columns, summands, is_factor = 0, None, 1, False
     node: Any = model
     additive: Any = None
@@ -204,6 +205,10 @@ def _place(model: Model, path: tuple) -> _Place:
         if step in ("kernels", "latents"):
             latent = following
             additive = node
+        elif step in ("time", "space") and isinstance(node, Prior) and node.in_space:
+            columns = np.arange(1) if step == "time" else np.arange(1, width)
+            summands *= len(getattr(node, step))
+            is_factor = is_factor or step == "space"
         elif step == "terms":
             columns = np.arange(*_inputs_of(additive.places[latent][following]))
             summands *= sum(not term.is_known for term in node.terms)
@@ -255,7 +260,7 @@ def plausible(model: Model, scales: Scales, item: Learned, start: np.ndarray) ->
         return None
     path = item.slot.paths[0]
     if item.unit == "x":
-        place = _place(model, path)
+        place = _place(model, path, scales.ranges.size)
         smallest = _columns(np.minimum(scales.spacings, 0.1 * scales.ranges), place.columns, item.slot.shape)
         largest = _columns(scales.ranges, place.columns, item.slot.shape)
         return Plausible(smallest / 3.0, 30.0 * largest)

@@ -36,6 +36,8 @@ def redundant_variances(model: Any, learned: dict[Path, Variance]) -> dict[Path,
     kernel = getattr(prior, "kernel", None)
     if kernel is not None:
         _visit(kernel, ("prior", "kernel"), learned, redundant)
+    if getattr(prior, "in_space", False):
+        _visit_products(prior, learned, redundant)
     if getattr(prior, "over_table", False):
         for latent, terms in enumerate(prior.latents):
             for number, term in enumerate(terms.terms):
@@ -58,6 +60,26 @@ def redundant_shift(model: Any) -> tuple[Path, str] | None:
         return None
     label = found[0].label
     return ("likelihood", shift), label if label == "intercept" else f"the intercept of {label}"
+
+
+def _visit_products(prior: Any, learned: dict[Path, Variance], redundant: dict[Path, Path]) -> None:
+    """Products of a kernel of time and one of space."""
+    for number in range(len(prior.time)):
+        latents = max(_latents(prior.time[number]), _latents(prior.space[number]))
+        # The variance of a kernel that all latents share is determined by those of the others.
+        names = sorted(("time", "space"), key=lambda name: _latents(getattr(prior, name)[number]) < latents)
+        for latent in range(latents):
+            groups = []
+            for name in names:
+                kernel, path = getattr(prior, name)[number], ("prior", name, number)
+                if isinstance(kernel, Independent):
+                    kernel, path = kernel.kernels[latent], (*path, "kernels", latent)
+                groups.append(_visit(kernel, path, learned, redundant))
+            _reduce(groups, redundant)
+
+
+def _latents(kernel: Any) -> int:
+    return kernel.num_latents if isinstance(kernel, Independent) else 1
 
 
 def _visit_term(term: Any, path: Path, learned: dict[Path, Variance], redundant: dict[Path, Path]) -> list[Variance]:

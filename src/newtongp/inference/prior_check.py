@@ -23,9 +23,9 @@ def check_prior(prior: Any, x: np.ndarray, workspace: Any = None) -> None:
     mean, kernel = getattr(prior, "mean", None), getattr(prior, "kernel", None)
     if isinstance(mean, IndependentMeans):
         _check_mean(np.asarray(mean.means(jnp.asarray(x))), x)
-    if kernel is not None:
-        for latent, part in enumerate(latent_kernels(kernel)):
-            _check_kernel(part, x, f" of latent {latent}" if len(latent_kernels(kernel)) > 1 else "")
+    for own, inputs, _ in prior.kernels_at(x):
+        for latent, part in enumerate(latent_kernels(own)):
+            _check_kernel(part, inputs, f" of latent {latent}" if len(latent_kernels(own)) > 1 else "")
     if not all(np.all(np.isfinite(leaf)) for leaf in jax.tree.leaves(workspace)):
         where = "" if kernel is None else f" (for a MarkovGP, in `blocks` of {type(kernel).__name__})"
         raise ValueError(

@@ -21,7 +21,6 @@ from ..likelihoods.weighted import weights_of
 from ..model import Model, weighted_model, without_weights
 from ..numerics.gaussian import Sites
 from ..priors.base import Layout, Prior, Workspace
-from ..priors.markov import MarkovGP
 
 
 class Problem(eqx.Module):
@@ -106,9 +105,8 @@ class Setup:
         self.data = read_data(x, y, weighted_model(self.model, weights_of(model.likelihood)))
         self.columns = columns_of(x, model)
         self.memory = memory.require_rows(model.prior, self.data.x)
-        kernel = getattr(model.prior, "kernel", None)
-        if kernel is not None:
-            check_definite(kernel, self.data.x, isinstance(model.prior, MarkovGP))
+        for kernel, inputs, in_time in model.prior.kernels_at(self.data.x):
+            check_definite(kernel, inputs, in_time)
         # A subclass with a layout of its own may know nothing of size classes.
         fills = "size" in inspect.signature(model.prior.layout).parameters
         self.size_class = model.prior.size_class(self.rows) if fills else self.rows

@@ -12,6 +12,7 @@ from ..likelihoods.weighted import Weighted, with_weight
 from ..model import Model, weighted_model
 from ..numerics.gaussian import Sites
 from ..terms.columns import EncodedTable, TableColumns
+from ..validation.frames import as_array
 from ..validation.numbers import NotRealError, as_real
 from ..validation.text import short
 from ..validation.times import MixedError, read_times
@@ -49,7 +50,21 @@ def columns_of(x: Any, model: Model) -> Columns | TableColumns:
     if isinstance(x, EncodedTable):
         return x.encoding
     clock = getattr(model.prior, "clock", None)
-    return Columns(names_of(x), NUMBERS if clock is None else kind_of(read_times(x)))
+    return Columns(names_of(x), NUMBERS if clock is None else kind_of(read_times(_time_and_place(x, model)[0])))
+
+
+def _time_and_place(x: Any, model: Model, order: Any = None) -> tuple[Any, np.ndarray | None]:
+    """The part of x that may hold time stamps, and the columns of places beside it, if they are of different kinds.
+
+    `order` is that of the columns of x in these parts.
+    """
+    if not model.prior.in_space:
+        return x, None
+    array = np.array(x, dtype=object) if isinstance(x, (list, tuple)) else as_array(x)
+    if array.ndim != 2 or array.dtype.kind != "O":
+        return x, None
+    array = array if order is None else array[:, order]
+    return array[:, 0], array[:, 1:]
 
 
 def read_inputs(x: Any, model: Model, name: str = "x", like: Columns | TableColumns | None = None) -> np.ndarray:
@@ -63,8 +78,11 @@ def read_inputs(x: Any, model: Model, name: str = "x", like: Columns | TableColu
     if isinstance(like, TableColumns):
         return like.read(x, name)
     order = None if like is None else like.order(x, name)
-    times = _read_times(x, model, name, like)
-    array = _as_float(x, name) if times is None else times
+    when, where = _time_and_place(x, model, order)
+    times = _read_times(when, model, name, like)
+    array = _as_float(when, name) if times is None else times
+    if where is not None:
+        array, order = np.column_stack([array, _as_float(where, name)]), None
     if array.ndim == 0:
         raise ValueError(f"{name} must have one row per datum, got the single number {array}: write [{array}]")
     if array.ndim == 1:
@@ -106,7 +124,7 @@ _LARGEST = 1e100
 
 def _about_origin(x: Any, numbers: np.ndarray, model: Model) -> str:
     """An explanation for errors about stamps that precede the origin of their clock."""
-    times, clock = read_times(x), getattr(model.prior, "clock", None)
+    times, clock = read_times(_time_and_place(x, model)[0]), getattr(model.prior, "clock", None)
     first = None if times is None else times.entries.ravel()[np.argmin(numbers)]
     if not isinstance(first, np.datetime64) or clock is None or np.min(numbers) >= 0.0:
         return ""
@@ -115,6 +133,10 @@ def _about_origin(x: Any, numbers: np.ndarray, model: Model) -> str:
         f". Time stamps are counted from the prior's origin, {clock.origin}: choose an origin that no stamp precedes, "
         f'as in {type(model.prior).__name__}(kernel, unit=..., origin="{day}")'
     )
+
+
+def _with_unit(model: Model) -> str:
+    return 'SpaceTimeGP(time, space, unit="D")' if model.prior.in_space else 'MarkovGP(kernel, unit="D")'
 
 
 def _read_times(x: Any, model: Model, name: str, like: Columns | None) -> np.ndarray | None:
@@ -136,7 +158,7 @@ def _read_times(x: Any, model: Model, name: str, like: Columns | None) -> np.nda
     if clock is None:
         raise ValueError(
             f"{name} must hold real numbers unless the prior has a unit of time, got {type(x).__name__} with "
-            f'{_short(times.first)}: state the unit of the lengthscales, as in MarkovGP(kernel, unit="D"), or '
+            f"{_short(times.first)}: state the unit of the lengthscales, as in {_with_unit(model)}, or "
             f"{_IN_NUMBERS}"
         )
     if times.entries.ndim == 0:

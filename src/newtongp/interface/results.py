@@ -212,7 +212,8 @@ class ResultMethods:
     def one_step_ahead(self: Any) -> np.ndarray:
         """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing (use `np.nansum`).
 
-        Rows at the same time are treated as consecutive.
+        Rows at the same time are treated as consecutive, and those of a `SpaceTimeGP` as simultaneous: all of them are
+        predicted from earlier times alone.
         """
         from ..prediction import predict
 
@@ -222,7 +223,7 @@ class ResultMethods:
         """The smoothed states at any inputs, for priors in time: mean (M, d), covariance (M, d, d).
 
         For a `MarkovGP` these are the latents and, for example, their derivatives, as deviations from the prior mean;
-        for a `StateSpaceModel` its own states.
+        for a `StateSpaceModel` its own states; for a `SpaceTimeGP` those in time at the place of each row.
         """
         from ..prediction import predict
 

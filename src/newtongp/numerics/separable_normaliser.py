@@ -172,7 +172,7 @@ def _features_slope(chain: SeparableChain, adjoint: Adjoint, step: Step, after: 
     spread = cross[:seen] - after.covariance[:seen] @ (adjoint.matrix @ cross)
     latents = (found.mean + cross.T @ adjoint.vector).reshape(shape)
     slope = step.linear - jnp.einsum("rde,rec->rdc", step.precision, latents)
-    return slope * mean[:, 0] - jnp.einsum("rde,rez->rdz", step.precision, spread.T.reshape(shape))
+    return slope * mean[:, 0][None, None, :] - jnp.einsum("rde,rez->rdz", step.precision, spread.T.reshape(shape))
 
 
 def _add_features(total: Float[Array, "P D BM"], step: Step, slope: Float[Array, "R D BM"]) -> Float[Array, "P D BM"]:

@@ -170,8 +170,15 @@ class Prior(eqx.Module):
     def check_inputs(self, x: np.ndarray) -> None:
         """Raise ValueError if this prior cannot be used on these inputs."""
 
+    def kernels_at(self, x: np.ndarray) -> list[tuple[Any, np.ndarray, bool]]:
+        """Kernels with their inputs, and whether the state space form is used, for checks of custom kernels."""
+        kernel = getattr(self, "kernel", None)
+        return [] if kernel is None else [(kernel, x, False)]
+
     over_table: ClassVar[bool] = False
     """Whether x is a table with named columns, to which the prior is bound."""
+    in_space: ClassVar[bool] = False
+    """Whether the first column of x is the time, which may hold time stamps, and the others are a place."""
     memory_remedy: ClassVar[str] = "give fewer rows"
     """Advice if there is not enough memory."""
 

@@ -76,6 +76,9 @@ class MarkovGP(TemporalPrior):
         for kernel in latent_kernels(self.kernel):
             kernel.check_values(x)
 
+    def kernels_at(self, x: np.ndarray) -> list[tuple[Any, np.ndarray, bool]]:
+        return [(self.kernel, x, True)]
+
     def size_class(self, rows: int) -> int:
         return size_class(rows, SMALLEST_DATA)
 

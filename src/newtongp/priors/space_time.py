@@ -124,6 +124,9 @@ class SpaceTimeGP(Prior):
             except ValueError as error:
                 raise ValueError(f"inducing places are places like those in x: {error}") from None
 
+    def kernels_at(self, x: np.ndarray) -> list[tuple[Any, np.ndarray, bool]]:
+        return [*((kernel, x[:, :1], True) for kernel in self.time), *((k, x[:, 1:], False) for k in self.space)]
+
     def _check_data(self, x: np.ndarray) -> None:
         """Raise ValueError unless the data have several places and times, which can be told apart."""
         distinct = places_of(x[:, 1:]).distinct
@@ -173,6 +176,7 @@ class SpaceTimeGP(Prior):
     def refresh_inputs(self, inputs: SpaceTimeInputs) -> SpaceTimeInputs:
         return inputs if self.inducing is None else eqx.tree_at(lambda i: i.inducing, inputs, self.inducing)
 
+    in_space: ClassVar[bool] = True
     memory_remedy: ClassVar[str] = "use fewer inducing places, as in SpaceTimeGP(time, space, inducing=50)"
 
     def memory(self, x: np.ndarray) -> float:

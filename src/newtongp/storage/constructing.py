@@ -20,6 +20,7 @@ from ..priors.by_name import is_named
 from ..priors.dense import GP
 from ..priors.linear import LinearModel
 from ..priors.markov import MarkovGP
+from ..priors.space_time import SpaceTimeGP
 from ..priors.sparse import SparseGP
 from ..validation.text import short
 from .errors import require
@@ -111,6 +112,16 @@ def _sparse(values: dict[str, Any]) -> SparseGP:
     return made
 
 
+def _space_time(values: dict[str, Any]) -> SpaceTimeGP:
+    count, places, mean = values["count"], values["inducing"], values["mean"]
+    require(count is None or places is None, "inducing places must be either given or counted")
+    require(isinstance(mean, means.Independent), f"mean cannot be {short(mean)}")
+    fine = places is None or (isinstance(places, np.ndarray) and places.dtype.kind == "f" and places.ndim == 2)
+    require(fine, "inducing places must be a matrix")
+    inducing = count if places is None else places
+    return SpaceTimeGP(values["time"], values["space"], inducing, values["clock"], mean)
+
+
 def _ordinal(values: dict[str, Any]) -> Ordinal:
     first, gaps = values["first"], values["gaps"]
     require(np.ndim(first) == 0 and (gaps is None or np.ndim(gaps) == 1), "thresholds must be numbers")
@@ -163,6 +174,7 @@ _SPECIAL: dict[Any, Callable[[dict[str, Any]], Any]] = {
     Graph: _graph,
     MarkovGP: _of_a_kernel(MarkovGP),
     Ordinal: _ordinal,
+    SpaceTimeGP: _space_time,
     SparseGP: _sparse,
 }
 

@@ -47,6 +47,7 @@ _CLASSES = {
     "priors.dense": ("priors", "DensePosterior DenseWorkspace GP"),
     "priors.linear": ("priors", "LinearModel LinearPosterior LinearWorkspace"),
     "priors.markov": ("priors", "MarkovGP"),
+    "priors.space_time": ("priors", "SpaceTimeGP"),
     "priors.sparse": ("priors", "Projection SparseGP SparseInputs SparsePosterior SparseWorkspace"),
     "priors.statespace": ("priors", "StateSpaceModel"),
     "priors.weight_space": ("priors", "Solved"),

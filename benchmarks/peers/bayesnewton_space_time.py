@@ -1,0 +1,41 @@
+"""BayesNewton on a model in space and time: one `inference()` call of VI."""
+
+import numpy as np
+from bayesnewton_markov import compiled
+from common import Measurements, load, save, serve, timed
+
+ITERATIONS = 12  # to convergence
+
+
+def prepare(task: dict) -> tuple[Measurements, dict]:
+    import bayesnewton  # pyright: ignore[reportMissingImports]
+
+    data = load(task)
+    times, places = data["y"].shape
+    kernel = bayesnewton.kernels.SpatioTemporalMatern32(
+        variance=float(data["variance"]),
+        lengthscale_time=float(data["lengthscale"]),
+        lengthscale_space=float(data["reach"]),
+        z=data["s"][:, None],
+        sparse=False,
+        conditional="Full",
+    )
+    model = bayesnewton.models.MarkovVariationalGP(
+        kernel=kernel,
+        likelihood=bayesnewton.likelihoods.Poisson(link="exp"),
+        X=data["t"][:, None],
+        R=np.tile(data["s"][None, :, None], (times, 1, 1)),
+        Y=data["y"],
+    )
+    step = compiled(model, lambda: model.inference(lr=1.0))
+    for _ in range(ITERATIONS):
+        step()
+    mean, variance = np.asarray(model.posterior_mean.value), np.asarray(model.posterior_variance.value)
+    if variance.ndim == 3 and variance.shape[1:] == (places, places):
+        variance = np.diagonal(variance, axis1=1, axis2=2)
+    save(task, mean=mean.reshape(times, places), variance=variance.reshape(times, places))
+    return {"iteration": timed(step)}, {}
+
+
+if __name__ == "__main__":
+    serve(prepare)
