@@ -18,7 +18,6 @@ def prepare(task: dict) -> tuple[Measurements, dict]:
         lengthscale_space=float(data["reach"]),
         z=data["s"][:, None],
         sparse=False,
-        conditional="Full",
     )
     model = bayesnewton.models.MarkovVariationalGP(
         kernel=kernel,
@@ -30,10 +29,11 @@ def prepare(task: dict) -> tuple[Measurements, dict]:
     step = compiled(model, lambda: model.inference(lr=1.0))
     for _ in range(ITERATIONS):
         step()
-    mean, variance = np.asarray(model.posterior_mean.value), np.asarray(model.posterior_variance.value)
-    if variance.ndim == 3 and variance.shape[1:] == (places, places):
-        variance = np.diagonal(variance, axis1=1, axis2=2)
-    save(task, mean=mean.reshape(times, places), variance=variance.reshape(times, places))
+    # Its posterior is that of the whitened process.
+    mean, spread = np.asarray(model.posterior_mean.value), np.asarray(model.posterior_variance.value)
+    rows = data["features"]
+    variance = np.einsum("ij,tjk,ik->ti", rows, spread.reshape(times, places, places), rows)
+    save(task, mean=mean.reshape(times, places) @ rows.T, variance=variance)
     return {"iteration": timed(step)}, {}
 
 

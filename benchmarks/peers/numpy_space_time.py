@@ -11,7 +11,9 @@ def prepare(task: dict) -> tuple[Measurements, dict]:
     data = load(task)
 
     def run():
-        return smooth(data["t"], data["features"], data["lengthscale"], data["variance"], data["linear"], data["precision"])
+        return smooth(
+            data["t"], data["features"], data["lengthscale"], data["variance"], data["linear"], data["precision"]
+        )
 
     mean, variance = run()
     save(task, mean=mean, variance=variance)
@@ -23,15 +25,16 @@ def smooth(t, features, lengthscale, variance, linear, precision):
     times, places = linear.shape
     rate = np.sqrt(3.0) / lengthscale
     stationary = np.diag([variance, variance * rate**2])
-    eye, width = np.eye(places), places
+    width, column = places, np.arange(places)
     size = 2 * width
-    spread, mean = np.kron(stationary, eye), np.zeros(size)
+    spread, mean = np.kron(stationary, np.eye(width)), np.zeros(size)
     kept = []
     steps = np.diff(t, prepend=t[0])
     for step, tilt, weight in zip(steps, linear, precision, strict=True):
         matrix = transition(step, rate)
         noise = stationary - matrix @ stationary @ matrix.T
-        spread = moved(matrix, moved(matrix, spread).T) + np.kron(noise, eye)
+        spread = moved(matrix, moved(matrix, spread).T)
+        spread.reshape(2, width, 2, width)[:, column, :, column] += noise
         mean = moved(matrix, mean[:, None])[:, 0]
         cross = spread[:, :width] @ features.T
         inside = features @ cross[:width]

@@ -80,15 +80,18 @@ def test_a_filtered_state_may_be_improper_where_the_posterior_is_proper():
     # A negative site that later ones outweigh.
     arrays, places = problem(1, True, 0.0)
     precision = np.zeros_like(arrays[4])
-    precision[0, 0], precision[1:] = -0.4, 20.0
+    strength = 1.05 / dense(arrays, places)[0][0, 0]
+    precision[0, 0], precision[1:] = -strength, 20.0
     arrays = (*arrays[:4], precision, arrays[5])
     covariance, dense_precision = dense(arrays, places)
     whole = np.eye(len(covariance)) + dense_precision @ covariance
-    assert 1.0 - 0.4 * covariance[0, 0] < 0.0 and np.all(np.linalg.eigvals(whole).real > 0.0)
+    assert 1.0 - strength * covariance[0, 0] < 0.0 and np.all(np.linalg.eigvals(whole).real > 0.0)
     with jax.enable_x64(True):
         found = jax.jit(separable.marginals)(chain_of(jax.tree.map(jnp.asarray, arrays), places, True), *arrays[4:])
     assert bool(found.proper)
-    np.testing.assert_allclose(found.marginal.mean.ravel(), covariance @ np.linalg.solve(whole, arrays[5].ravel()), atol=1e-9)
+    np.testing.assert_allclose(
+        found.marginal.mean.ravel(), covariance @ np.linalg.solve(whole, arrays[5].ravel()), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize(("latents", "regular", "negative"), [(1, True, 0.0), (2, False, 0.05)])
@@ -107,9 +110,10 @@ def test_derivatives_of_the_log_normaliser(latents, regular, negative):
         value, slopes = jax.jit(jax.value_and_grad(by_hand, argnums=range(6)))(*given)
         wanted, wanted_slopes = jax.jit(jax.value_and_grad(by_smoother, argnums=range(6)))(*given)
     assert value == pytest.approx(float(wanted), abs=1e-10)
-    for number, (slope, other) in enumerate(zip(slopes, wanted_slopes, strict=True)):
+    for number, pair in enumerate(zip(slopes, wanted_slopes, strict=True)):
+        slope, other = map(np.asarray, pair)
         if number in (1, 2, 4):  # derivatives in symmetric matrices
-            slope, other = (0.5 * (one + jnp.swapaxes(one, -1, -2)) for one in (slope, other))
+            slope, other = (0.5 * (one + np.swapaxes(one, -1, -2)) for one in (slope, other))
         if number == 4:  # sites of no precision are constants
             empty = np.all(arrays[4] == 0.0, axis=(2, 3))[:, :, None, None]
             slope, other = (np.where(empty, 0.0, one) for one in (slope, other))

@@ -573,7 +573,9 @@ def test_one_step_ahead_adds_up_to_the_evidence():
     order = np.argsort(x, kind="stable")
     totals = [gaussian_evidence(noisy_gram(x[order[:k]], noise), y[order[:k]]) for k in range(1, order.size + 1)]
     same(found[seen][order], np.diff(totals, prepend=0.0), 1e-10)
-    with pytest.raises(ValueError, match="one_step_ahead needs a prior in time, MarkovGP, StateSpaceModel or SpaceTimeGP, got GP"):
+    with pytest.raises(
+        ValueError, match="one_step_ahead needs a prior in time, MarkovGP, StateSpaceModel or SpaceTimeGP, got GP"
+    ):
         theirs.one_step_ahead()
 
 

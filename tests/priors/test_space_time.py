@@ -286,7 +286,7 @@ def test_a_number_of_inducing_places_is_chosen_from_the_data():
     result = ng.infer(model, X, OUTPUTS["gaussian"])
     chosen = result.posterior.inducing
     assert chosen.shape == (6, 2)
-    assert all(np.any(np.all(PLACES == place, axis=1)) for place in chosen)
+    assert all(np.any(np.all(place == PLACES, axis=1)) for place in chosen)
 
 
 # Inputs -------------------------------------------------------------------------------------------
@@ -321,11 +321,8 @@ def test_time_stamps_beside_areas(areas, kind):
     result = ng.infer(model, _weeks(kind), y)
     assert result.energy == numbers.energy
     ahead = datetime.datetime(2020, 2, 24)
-    if kind == "list":
-        new = [[ahead, 2]]
-    else:
-        # Columns are matched by name.
-        new = pytest.importorskip(kind).DataFrame({"area": [2], "week": [ahead]})
+    # Columns of a frame are matched by name.
+    new = [[ahead, 2]] if kind == "list" else pytest.importorskip(kind).DataFrame({"area": [2], "week": [ahead]})
     days = (ahead - datetime.datetime(2000, 1, 1)).days
     assert result.predict(new).mean == numbers.predict(np.array([[float(days), 2.0]])).mean
 
@@ -357,10 +354,16 @@ CLOSE = np.array([[t, s, 0.0] for t in (0.0, 1.0) for s in (0.1, 0.1 + 1e-13, 0.
         (lambda: _infer(AREAS, np.array([[0.0, 1.0], [1.0, 4.0]])), "Graph has the nodes 0 to 3, but row 1"),
         (lambda: _infer(AREAS, X), "the kernel of space: Graph works on one column of x, but x has 2"),
         (lambda: kernels.Graph([[0.0, 1.0, 0.0], [0.5, 0.0, 1.0], [0.0, 1.0, 0.0]]), "symmetric"),
-        (lambda: _infer(AREAS, _weeks("list")), r'the unit of the lengthscales, as in SpaceTimeGP\(time, space, unit="D"\)'),
+        (
+            lambda: _infer(AREAS, _weeks("list")),
+            r'the unit of the lengthscales, as in SpaceTimeGP\(time, space, unit="D"\)',
+        ),
         (lambda: _infer(ng.SpaceTimeGP(TIME, SPACE, PLACES[:, :1]), X), "inducing has 1 column.*but x has 2 after"),
         (lambda: _infer(ng.SpaceTimeGP(TIME, SPACE, PLACES + 50.0), X), "far from all places of the data, row 0"),
-        (lambda: _infer(ng.SpaceTimeGP(TIME, kernels.Graph(ADJACENCY), [[7.0]]), X[:, :2] // 1.0), "inducing places are"),
+        (
+            lambda: _infer(ng.SpaceTimeGP(TIME, kernels.Graph(ADJACENCY), [[7.0]]), X[:, :2] // 1.0),
+            "inducing places are",
+        ),
         (lambda: ng.SpaceTimeGP(TIME, SPACE, 0), "inducing must be an integer of at least 1.*or an array of places"),
         (lambda: ng.SpaceTimeGP(TIME, "matern32"), r"space must be a kernel such as kernels.Matern32\(\)"),
         (lambda: ng.SpaceTimeGP([TIME, TIME], SPACE), "one kernel for each product of a sum, got 2 and 1"),

@@ -118,7 +118,7 @@ def test_every_public_name_is_there():
 
 
 METHODS = "Method VI FirstOrderVI Newton PosteriorLinearisation PowerEP Taylor Exact GaussNewton QuasiNewton Heuristic"
-PRIORS = "GP LinearModel MarkovGP SparseGP StateSpaceModel"
+PRIORS = "GP LinearModel MarkovGP SpaceTimeGP SparseGP StateSpaceModel"
 
 
 def test_there_are_few_public_names():

@@ -32,6 +32,7 @@ PAGES = [
     "docs/linear.md",
     "docs/tables.md",
     "docs/sparse.md",
+    "docs/space_time.md",
     "docs/scaling.md",
     "docs/latents.md",
     "docs/checking.md",

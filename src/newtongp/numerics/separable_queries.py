@@ -52,9 +52,7 @@ def ends_of(chain: SeparableChain, steps: Step, psd: bool) -> Ends:
     return Ends(starts, adjoints)
 
 
-def run_segment(
-    chain: SeparableChain, state: State, later: Adjoint, steps: Step, psd: bool
-) -> tuple[Adjoint, State]:
+def run_segment(chain: SeparableChain, state: State, later: Adjoint, steps: Step, psd: bool) -> tuple[Adjoint, State]:
     """For every step of a segment: the information in its sites and all later ones, and the filtered state."""
 
     def forward(state, step):
@@ -94,9 +92,7 @@ def state_at(state: State, later: Adjoint, between: Between) -> State:
     return State(mean + covariance @ vector, small.symmetrise(covariance - covariance @ matrix @ covariance))
 
 
-def predicted(
-    chain: SeparableChain, steps: Step, psd: bool
-) -> tuple[Float[Array, "T R D"], Float[Array, "T R D D"]]:
+def predicted(chain: SeparableChain, steps: Step, psd: bool) -> tuple[Float[Array, "T R D"], Float[Array, "T R D D"]]:
     """Mean and covariance of every slot's latents given the sites of earlier steps."""
 
     def body(state, step):
@@ -160,9 +156,7 @@ def respond(
         return (adjoint, total), None
 
     columns = steps.linear.shape[3]
-    _, starts = over_segments(
-        chain, lambda state, step: (forward(state, step)[0], None), chain.start(columns), steps
-    )
+    _, starts = over_segments(chain, lambda state, step: (forward(state, step)[0], None), chain.start(columns), steps)
 
     def segment(carry, segment):
         state, steps = segment
@@ -200,4 +194,3 @@ def prior_paths(
     steps = chain.transition, roots, keys[1:], chain.places, points.numbers
     (_, total), values = jax.lax.scan(body, (start, total), steps)
     return values, total
-

@@ -150,7 +150,8 @@ def _in_time(result: Result, what: str) -> TemporalPosterior:
     posterior = result.posterior
     if not isinstance(posterior, TemporalPosterior):
         raise ValueError(
-            f"{what} needs a prior in time, MarkovGP, StateSpaceModel or SpaceTimeGP, got {type(result.model.prior).__name__}"
+            f"{what} needs a prior in time, MarkovGP, StateSpaceModel or SpaceTimeGP, got "
+            f"{type(result.model.prior).__name__}"
         )
     return posterior
 

@@ -1,9 +1,9 @@
 """Gaussian processes in space and time with separable covariances, conditioned in time linear in the number of times.
 
-f(t, s) = ψ(s)ᵀ z(t) + e(t, s), where ψ(s) = T K(Z, s) whitens the space kernel at the places Z, and the entries of z are
-independent Markov processes with the time kernel: transitions act on the time part alone, in the same way for every
-entry. If Z are all places of the data, e is zero there. Otherwise sites act on the first part, and e, whose covariance
-is k_time · (k_space − ψᵀψ), is independent of it, as in a sparse GP.
+f(t, s) = ψ(s)ᵀ z(t) + e(t, s), where ψ(s) = T K(Z, s) whitens the space kernel at the places Z, and the entries of z
+are independent Markov processes with the time kernel: transitions act on the time part alone, in the same way for
+every entry. If Z are all places of the data, e is zero there. Otherwise sites act on the first part, and e, whose
+covariance is k_time · (k_space − ψᵀψ), is independent of it, as in a sparse GP.
 """
 
 from collections.abc import Sequence

@@ -107,9 +107,7 @@ def posterior_of(prior: SpaceTimeGP, workspace: SpaceTimeWorkspace, sites: Sites
     conditioned = workspace.conditioned(separable.marginals(workspace.chain, precision, linear))
     ends = _by_sign(workspace.chain, precision, linear, queries.ends_of)
     marginals = workspace.marginals_of_f(conditioned.marginals)
-    return SpaceTimePosterior(
-        marginals, conditioned.log_normaliser(sites), prior, workspace, precision, linear, ends
-    )
+    return SpaceTimePosterior(marginals, conditioned.log_normaliser(sites), prior, workspace, precision, linear, ends)
 
 
 def _by_sign(chain: separable.SeparableChain, precision: Any, linear: Any, function: Any) -> Any:
