@@ -94,6 +94,7 @@ def test_a_filtered_state_may_be_improper_where_the_posterior_is_proper():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("latents", "regular", "negative"), [(1, True, 0.0), (2, False, 0.05)])
 def test_derivatives_of_the_log_normaliser(latents, regular, negative):
     arrays, places = problem(latents, regular, negative)

@@ -23,7 +23,6 @@ from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
-from ..priors.base import Prior
 from ..terms.kernel_term import Product as ProductTerm
 from .learned import Learned, choose, with_values
 
@@ -205,7 +204,7 @@ def _place(model: Model, path: tuple, width: int) -> _Place:
         if step in ("kernels", "latents"):
             latent = following
             additive = node
-        elif step in ("time", "space") and isinstance(node, Prior) and node.in_space:
+        elif step in ("time", "space") and getattr(node, "in_space", False):
             columns = np.arange(1) if step == "time" else np.arange(1, width)
             summands *= len(getattr(node, step))
             is_factor = is_factor or step == "space"

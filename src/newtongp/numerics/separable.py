@@ -199,10 +199,8 @@ def update(chain: SeparableChain, state: State, step: Step, psd: bool) -> tuple[
     gain = _times_transposed(explained, roots)
     middle = _times_transposed(_times_transposed(solved.inverse, roots).T, roots)
     # Where a site is precise, differences such as S − SGS are rounding. There C is divided by, slot by slot.
-    lengths = jnp.sum(roots**2, axis=1)
-    strong = (linalg.diagonals(inner).reshape(slots, latents) > 1.0) & (lengths > 0.0)
-    inverse_roots = jnp.where(strong[:, None, :], roots / jnp.where(strong, lengths, 1.0)[:, None, :], 0.0)
-    precise = jnp.all(strong, axis=1)
+    strong = linalg.diagonals(inner).reshape(slots, latents) > 1.0
+    inverse_roots, precise = _inverse_roots(roots, strong), jnp.all(strong, axis=1)
     after = jnp.where(
         jnp.repeat(precise, latents)[None, :],
         _times_transposed(explained * signs[None, :], inverse_roots),
@@ -224,6 +222,18 @@ def update(chain: SeparableChain, state: State, step: Step, psd: bool) -> tuple[
         solved.excess,
     )
     return mean, found
+
+
+def _inverse_roots(roots: Float[Array, "R D D"], strong: Bool[Array, "R D"]) -> Float[Array, "R D D"]:
+    """C⁻ᵀ of slots whose columns of C are all strong; those that are, divided by their squared lengths, of others."""
+    lengths = jnp.where(strong, jnp.sum(roots**2, axis=1), 1.0)
+    found = jnp.where(strong[:, None, :], roots / lengths[:, None, :], 0.0)
+    if roots.shape[1] == 1:
+        return found
+    # Columns are orthogonal, but their derivatives are not: one step towards the inverse makes its derivative exact.
+    missing = jnp.eye(roots.shape[1])[None] - jnp.einsum("rdk,rdl->rkl", roots, found)
+    exact = found + jnp.einsum("rdk,rkl->rdl", found, missing)
+    return jnp.where(jnp.all(strong, axis=1)[:, None, None], exact, found)
 
 
 def _block_products(left: Float[Array, "RD K"], right: Float[Array, "RD K"], slots: int) -> Float[Array, "R D D"]:

@@ -84,8 +84,8 @@ def _value(found: Marginal, totals: Totals, precision, linear) -> Float[Array, "
 
 
 def _derivative(form: _Form, primals, tangents):
-    *arrays, precision, linear, places = primals
-    chain = SeparableChain(*arrays, places, form.observed, form.segments, form.stores)
+    transition, noise, initial, features, precision, linear, places = primals
+    chain = SeparableChain(transition, noise, initial, features, places, form.observed, form.segments, form.stores)
 
     def run(psd: bool):
         return _slopes(chain, steps_of(chain, precision, linear[..., None], psd), psd)

@@ -165,7 +165,7 @@ class SpaceTimeGP(Prior):
         distinct = places_of(x[:, 1:]).distinct
         if self.count >= len(distinct):
             return None
-        kernels = [channel.space for channel in self.channels]
+        kernels = tuple(channel.space for channel in self.channels)
         kernel = kernels[0] if len(kernels) == 1 else Sum(kernels)
         return choose((kernel,), distinct, self.count, "greedy", 0)[0]
 
@@ -272,8 +272,9 @@ def _check_latents(kernels: Sequence[Any]) -> None:
 
 
 def _of_latent(kernel: Any, latent: int) -> Kernel:
+    """The kernel of one latent; a single kernel is that of all latents."""
     parts = latent_kernels(kernel)
-    return parts[latent] if len(parts) > 1 else parts[0]
+    return parts[min(latent, len(parts) - 1)]
 
 
 def _count(inducing: Any) -> int | None:
