@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from markov import Tools, machine, medians, milliseconds, ratio, spread, table
+from markov import Tools, common, machine, medians, milliseconds, ratio, spread, table
 
 LENGTHSCALE, REACH, VARIANCE = 10.0, 0.3, 1.0
 
@@ -59,7 +59,7 @@ def compare(times: int, places: int, given: argparse.Namespace) -> dict:
     with Tools(given, arrays) as tools:
         tools.start("ours", "newtongp_space_time.py", iterations=True)
         found = tools.ready["ours"].answer()
-        np.savez(tools.data_file, **arrays, linear=found["linear"], precision=found["precision"])
+        common.write(tools.data_file, {**arrays, "linear": found["linear"], "precision": found["precision"]})
         tools.start("NumPy", "numpy_space_time.py")
         tools.start("BayesNewton", "bayesnewton_space_time.py", "bayesnewton")
         wanted = {"ours": ("ours", "iteration"), "NumPy": ("NumPy", "smoother")}

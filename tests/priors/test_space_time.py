@@ -147,6 +147,7 @@ def test_joint_distributions_and_draws_agree(results):
     assert np.max(np.abs(draws.mean(axis=0) - wanted.mean) / scales) < 5.0 / np.sqrt(2000)
 
 
+@pytest.mark.slow
 def test_states_are_those_in_time_at_each_place(results):
     found = results[1]
     states, latents = found.states(X_NEW), found.posterior.predict(X_NEW)
@@ -195,7 +196,7 @@ def _separable(logs):
 
 
 @pytest.mark.slow
-@pytest.mark.cases(quick=[], others="thorough")
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["VI", "Newton", "EP", "PL"])
 def test_gradients_agree(method):
     (value, slope), (wanted, wanted_slope) = _gradient(_separable, method), _gradient(_dense, method)
@@ -241,6 +242,7 @@ def test_a_fit_survives_saving(fitted, tmp_path):
 # Other structures ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_sums_of_products_and_rows_that_are_all_elsewhere(monkeypatch):
     # Every row has a time and a place of its own, but one, which has more rows than fit in a slot.
     monkeypatch.setattr("newtongp.priors.space_time_layout._MOST_PER_SLOT", 2)
@@ -253,6 +255,47 @@ def test_sums_of_products_and_rows_that_are_all_elsewhere(monkeypatch):
     same_results(one, other)
     x_new = np.column_stack([RNG.uniform(-1.0, 7.0, 10), RNG.uniform(size=10)])
     same_marginals(one.posterior.joint(x_new), other.posterior.joint(x_new))
+
+
+TIME_KERNELS = {
+    "level and cosine": kernels.Constant(0.5) + kernels.Cosine(period=3.0),
+    "season": kernels.Periodic(period=4.0, lengthscale=2.0) * kernels.Matern32(lengthscale=6.0),
+    "white": kernels.White(0.3) + kernels.Matern12(),
+    "Brownian": kernels.Brownian(variance=0.3, origin=-5.0),
+    "integrated Brownian": kernels.IntegratedBrownian(variance=0.05, origin=-5.0) + kernels.Constant(1.0),
+}
+
+
+def _given_sites(prior, precision):
+    """Marginals given sites of this precision at every row, and the log normaliser."""
+    rng = np.random.default_rng(2)
+    precisions = precision * rng.uniform(0.5, 2.0, size=(N, 1, 1))
+    with jax.enable_x64(True):
+        workspace = prior.prepare(jax.tree.map(jnp.asarray, prior.layout(X).inputs))
+        sites = Sites(jnp.asarray(precisions[:, :, 0] * F[:, None]), jnp.asarray(precisions))
+        found = jax.jit(lambda sites: workspace.marginals(sites, True))(sites)
+        return found.marginals, float(found.log_normaliser(sites))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("kernel", TIME_KERNELS)
+def test_time_kernels_agree_with_the_dense_prior(kernel):
+    time = TIME_KERNELS[kernel]
+    one, log_normaliser = _given_sites(ng.GP(time.on(0) * SPACE.on(1, 2)), 3.0)
+    other, found = _given_sites(ng.SpaceTimeGP(time, SPACE), 3.0)
+    same_marginals(one, other)
+    assert found == pytest.approx(log_normaliser, abs=1e-8)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [1e4, 1e8])
+def test_precise_sites_keep_their_digits(precision):
+    one, _ = _given_sites(ng.GP(TIME.on(0) * SPACE.on(1, 2)), precision)
+    other, _ = _given_sites(ng.SpaceTimeGP(TIME, SPACE), precision)
+    scale = np.sqrt(np.asarray(one.covariance)[:, :, 0])
+    np.testing.assert_allclose(np.asarray(other.mean) / scale, np.asarray(one.mean) / scale, atol=1e-5)
+    np.testing.assert_allclose(other.covariance, one.covariance, rtol=1e-6)
 
 
 INDUCING = PLACES[[0, 3, 7, 9, 11]] + 0.01
@@ -269,18 +312,24 @@ def sparse():
 def test_inducing_places_are_those_of_a_sparse_gp(sparse):
     same_results(*sparse)
     np.testing.assert_array_equal(sparse[1].posterior.inducing, INDUCING)
+
+
+@pytest.mark.slow
+def test_predictions_with_inducing_places_are_those_of_a_sparse_gp(sparse):
     one, other = (result.posterior.joint(X_NEW) for result in sparse)
     same_marginals(one, other)
     one, other = (result.leave_one_out() for result in sparse)
     np.testing.assert_allclose(other, one, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_inducing_at_all_places_is_exact(results):
     for inducing in (PLACES, 100):
         model = ng.Model(ng.SpaceTimeGP(TIME, SPACE, inducing, mean=0.2), "poisson")
         same_results(results[0], ng.infer(model, X, OUTPUTS["poisson"], tol=1e-10))
 
 
+@pytest.mark.slow
 def test_a_number_of_inducing_places_is_chosen_from_the_data():
     model = ng.Model(ng.SpaceTimeGP(TIME, SPACE, inducing=6), "gaussian")
     result = ng.infer(model, X, OUTPUTS["gaussian"])
@@ -315,6 +364,7 @@ def areas():
     return model, y, ng.infer(model, _weeks("numbers"), y)
 
 
+@pytest.mark.cases(quick=["list"], others="slow")
 @pytest.mark.parametrize("kind", ["list", "pandas", "polars"])
 def test_time_stamps_beside_areas(areas, kind):
     model, y, numbers = areas

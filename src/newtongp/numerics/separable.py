@@ -186,42 +186,70 @@ def _solve(matrix: Float[Array, "RD RD"], signs: Float[Array, " RD"], turned: Fl
     return _Solved(inverse, turned @ inverse @ turned.T, log_det, positive - jnp.sum(signs > 0.0))
 
 
-def update(chain: SeparableChain, state: State, step: Step, psd: bool) -> tuple[State, Update]:
-    """Condition on the sites of all slots of a step."""
-    rows, roots, (slots, latents) = chain.rows(step.places), step.roots, step.signs.shape
-    signs = step.signs.reshape(-1)
+class _Seen(NamedTuple):
+    """What the slots of a step see of a state before their sites are included."""
+
+    rows: Float[Array, "RD BM"]
+    """H."""
+    cross: Float[Array, "n RD"]
+    """U."""
+    spread: Float[Array, "RD RD"]
+    """S."""
+    turned: Float[Array, "n RD"]
+    """UC."""
+    half: Float[Array, "RD RD"]
+    """SC."""
+    inner: Float[Array, "RD RD"]
+    """CᵀSC."""
+
+
+def _seen(chain: SeparableChain, state: State, step: Step) -> _Seen:
+    rows = chain.rows(step.places)
     cross = state.covariance[:, : chain.seen] @ rows.T
     spread = small.symmetrise(rows @ cross[: chain.seen])
-    turned, half = _times_roots(cross, roots), _times_roots(spread, roots)
-    inner = _times_roots(half.T, roots)
-    solved = _solve(inner + jnp.diag(signs), signs, turned, psd)
-    explained = turned @ solved.inverse
-    gain = _times_transposed(explained, roots)
-    middle = _times_transposed(_times_transposed(solved.inverse, roots).T, roots)
-    # Where a site is precise, differences such as S − SGS are rounding. There C is divided by, slot by slot.
-    strong = linalg.diagonals(inner).reshape(slots, latents) > 1.0
-    inverse_roots, precise = _inverse_roots(roots, strong), jnp.all(strong, axis=1)
-    after = jnp.where(
-        jnp.repeat(precise, latents)[None, :],
-        _times_transposed(explained * signs[None, :], inverse_roots),
-        cross - gain @ spread,
-    )
-    left = small.symmetrise(jnp.diag(signs) - signs[:, None] * solved.inverse * signs[None, :])
-    few = jnp.einsum("rdk,rkl,rel->rde", inverse_roots, blocks(left, slots), inverse_roots)
-    many = blocks(spread, slots) - _block_products(half @ solved.inverse, half, slots)
-    seen = jnp.where(precise[:, None, None], few, many)
-    innovation = _innovation(state, step, rows, roots, inverse_roots, solved.inverse, half)
-    mean = State(state.mean + cross @ innovation, state.covariance - solved.shrinkage)
+    half = _times_roots(spread, step.roots)
+    return _Seen(rows, cross, spread, _times_roots(cross, step.roots), half, _times_roots(half.T, step.roots))
+
+
+def update(chain: SeparableChain, state: State, step: Step, psd: bool) -> tuple[State, Update]:
+    """Condition on the sites of all slots of a step."""
+    seen, signs = _seen(chain, state, step), step.signs.reshape(-1)
+    solved = _solve(seen.inner + jnp.diag(signs), signs, seen.turned, psd)
+    explained = seen.turned @ solved.inverse
+    gain = _times_transposed(explained, step.roots)
+    strong = linalg.diagonals(seen.inner).reshape(step.signs.shape) > 1.0
+    inverse_roots = _inverse_roots(step.roots, strong)
+    after, spread = _left(seen, step, solved.inverse, explained, gain, inverse_roots, jnp.all(strong, axis=1))
+    innovation = _innovation(state, step, seen, inverse_roots, solved.inverse)
+    state = State(state.mean + seen.cross @ innovation, state.covariance - solved.shrinkage)
     found = Update(
         jnp.concatenate([gain, after], axis=1),
-        middle,
-        seen,
-        rows @ mean.mean[: chain.seen],
+        _times_transposed(_times_transposed(solved.inverse, step.roots).T, step.roots),
+        spread,
+        seen.rows @ state.mean[: chain.seen],
         innovation,
         solved.log_det,
         solved.excess,
     )
-    return mean, found
+    return state, found
+
+
+def _left(seen: _Seen, step: Step, inverse, explained, gain, inverse_roots, precise) -> tuple[Any, Any]:
+    """P Hᵀ after an update, and the covariance of each slot's latents.
+
+    Where a site is precise, the differences U − UGS and S − SGS are rounding errors. Products with C are differences of
+    J alone, which are not: CᵀS₊C = J − JEJ and U₊C = UCEJ for what is left of S and U.
+    """
+    (slots, latents), signs = step.signs.shape, step.signs.reshape(-1)
+    after = jnp.where(
+        jnp.repeat(precise, latents)[None, :],
+        _times_transposed(explained * signs[None, :], inverse_roots),
+        seen.cross - gain @ seen.spread,
+    )
+    left = blocks(jnp.diag(signs) - signs[:, None] * inverse * signs[None, :], slots)
+    of_precise = jnp.einsum("rdk,rkl,rel->rde", inverse_roots, left, inverse_roots)
+    of_others = blocks(seen.spread, slots) - _block_products(seen.half @ inverse, seen.half, slots)
+    return after, small.symmetrise(jnp.where(precise[:, None, None], of_precise, of_others))
 
 
 def _inverse_roots(roots: Float[Array, "R D D"], strong: Bool[Array, "R D"]) -> Float[Array, "R D D"]:
@@ -243,15 +271,15 @@ def _block_products(left: Float[Array, "RD K"], right: Float[Array, "RD K"], slo
     return jnp.einsum("rdk,rek->rde", left.reshape(slots, -1, left.shape[1]), right.reshape(slots, -1, left.shape[1]))
 
 
-def _innovation(state: State, step: Step, rows, roots, inverse_roots, inverse, half) -> Float[Array, "RD C"]:
+def _innovation(state: State, step: Step, seen: _Seen, inverse_roots, inverse) -> Float[Array, "RD C"]:
     """v = (I + ΛS)⁻¹ y for y = λ − ΛHm: with y = C w + y₀, it is C E (J w − CᵀS y₀) + y₀."""
-    ahead = rows @ state.mean[: rows.shape[1]]
+    ahead = seen.rows @ state.mean[: seen.rows.shape[1]]
     shape = *step.signs.shape, -1
     slope = step.linear - jnp.einsum("rde,rec->rdc", step.precision, ahead.reshape(shape))
     strong = jnp.einsum("rdk,rdc->rkc", inverse_roots, slope)
-    rest = (slope - jnp.einsum("rdk,rkc->rdc", roots, strong)).reshape(ahead.shape)
-    solved = inverse @ ((step.signs[:, :, None] * strong).reshape(ahead.shape) - half.T @ rest)
-    return jnp.einsum("rdk,rkc->rdc", roots, solved.reshape(shape)).reshape(ahead.shape) + rest
+    rest = (slope - jnp.einsum("rdk,rkc->rdc", step.roots, strong)).reshape(ahead.shape)
+    solved = inverse @ ((step.signs[:, :, None] * strong).reshape(ahead.shape) - seen.half.T @ rest)
+    return jnp.einsum("rdk,rkc->rdc", step.roots, solved.reshape(shape)).reshape(ahead.shape) + rest
 
 
 # The smoother -------------------------------------------------------------------------------------
@@ -278,7 +306,7 @@ def absorb(chain: SeparableChain, adjoint: Adjoint, step: Step, found: Update) -
     products = adjoint.matrix @ found.gains
     gain, after = found.gains[:, :size], found.gains[:, size:]
     weights = found.innovation - gain.T @ adjoint.vector
-    covariance = found.spread - _block_products(after.T, products[:, size:].T, slots)
+    covariance = _not_below_rounding(found.spread - _block_products(after.T, products[:, size:].T, slots), found.spread)
     middle = found.middle + gain.T @ products[:, :size]
     # N − HᵀKᵀN − NKH + Hᵀ(G + KᵀNK)H, by one product with H.
     pull = products[:, :size].T.at[:, : chain.seen].add(-0.5 * (middle @ rows))
@@ -287,7 +315,14 @@ def absorb(chain: SeparableChain, adjoint: Adjoint, step: Step, found: Update) -
     shape = *step.signs.shape, -1
     mean = (found.mean + after.T @ adjoint.vector).reshape(shape)
     earlier = Adjoint(vector, small.symmetrise(adjoint.matrix - change - change.T))
-    return earlier, Marginal(mean, small.symmetrise(covariance), weights.reshape(shape))
+    return earlier, Marginal(mean, covariance, weights.reshape(shape))
+
+
+def _not_below_rounding(covariance: Float[Array, "R D D"], sizes: Float[Array, "R D D"]) -> Float[Array, "R D D"]:
+    """Symmetric covariances with variances of at least a rounding error of the variances that they are left of."""
+    variances, least = linalg.diagonals(covariance), linalg.EPS * jax.lax.stop_gradient(linalg.diagonals(sizes))
+    raised = jnp.where(variances < least, least - variances, 0.0)
+    return small.symmetrise(covariance) + jax.vmap(jnp.diag)(raised)
 
 
 # Loops over segments ------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from ..numerics import separable_queries as queries
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.size_classes import fill_rows, first_rows, size_class
 from .base import draws_of
-from .space_time import SpaceTimeGP, SpaceTimeWorkspace, process_of
 from .space_time_layout import segments_of
+from .space_time_process import SpaceTimeWorkspace, process_of
 from .temporal import TemporalPosterior
 
 _POINTS_PER_STEP, _STEPS_PER_GROUP = 64, 32
@@ -35,7 +35,7 @@ class SpaceTimePosterior(TemporalPosterior):
 
     marginals: Gaussian
     log_normaliser: Any
-    prior: SpaceTimeGP
+    prior: Any
     workspace: SpaceTimeWorkspace
     precision: Any
     """The precisions of all slots."""
@@ -101,7 +101,7 @@ class SpaceTimePosterior(TemporalPosterior):
         return first_rows(to_host(_one_step_ahead(self.without_marginals())), self.marginals.mean.shape[0])
 
 
-def posterior_of(prior: SpaceTimeGP, workspace: SpaceTimeWorkspace, sites: Sites) -> SpaceTimePosterior:
+def posterior_of(prior: Any, workspace: SpaceTimeWorkspace, sites: Sites) -> SpaceTimePosterior:
     """Condition on the final sites."""
     precision, linear = workspace.summed(sites)
     conditioned = workspace.conditioned(separable.marginals(workspace.chain, precision, linear))
