@@ -232,6 +232,15 @@ def test_wrong_tables(arguments, table, message):
         ng.Forecaster(**arguments).fit(table, time="t", y="y")
 
 
+def test_times_to_forecast_are_like_those_of_the_data(air):
+    with pytest.raises(ValueError, match="times of the data are dates, and those to forecast are numbers"):
+        air[0].forecast({"month": [1961.0, 1962.0]})
+    with pytest.raises(ValueError, match="after the first row"):
+        air[0].forecast({"month": ["1940-01"]})
+    with pytest.raises(ValueError, match="horizon must be"):
+        air[0].forecast(0)
+
+
 def test_nothing_before_the_fit():
     with pytest.raises(ValueError, match=r"call fit\(table"):
         ng.Forecaster().forecast(3)

@@ -54,8 +54,8 @@ def _days_of(given: Any, first: Any, last: Any) -> dict[Any, str]:
         package = importlib.import_module("holidays")
     except ImportError:
         raise ImportError(
-            "holidays of a country need the package holidays: pip install holidays, or give a mapping from dates to "
-            "names"
+            "holidays of a country need the package holidays: pip install 'newtongp[holidays]', or give a mapping from "
+            "dates to names"
         ) from None
     country, _, part = given.partition("-")
     years = range(int(str(first)[:4]), int(str(last)[:4]) + 1)

@@ -107,6 +107,9 @@ def encode(
     specification: Specification, structure: Structure, calendar: Calendar, times: np.ndarray, table: Table | None
 ) -> dict[str, np.ndarray]:
     """The columns of the model at some times."""
+    if (times.dtype.kind == "M") != calendar.stamped:
+        one, other = ("dates", "numbers") if calendar.stamped else ("numbers", "dates")
+        raise ValueError(f"times of the data are {one}, and those to forecast are {other}: give {one}")
     steps = calendar.steps(times)
     if structure.trend is not None and np.any(steps < 0.0):
         raise ValueError("forecasts are for times after the first row of the data, and some are before it: drop them")
