@@ -31,6 +31,7 @@ PAGES = [
     "docs/time.md",
     "docs/linear.md",
     "docs/tables.md",
+    "docs/sklearn.md",
     "docs/sparse.md",
     "docs/scaling.md",
     "docs/latents.md",

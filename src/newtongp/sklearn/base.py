@@ -1,0 +1,86 @@
+"""What both estimators have in common: reading data, fitting, and predictions in pieces."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..fitting.fit import fit
+from ..inference.infer import infer
+from ..likelihoods.base import Likelihood
+from ..model import Model
+from ..results.result import Result
+from ..validation.arguments import flag
+from .choices import Size, as_seed, method_for, prior_for
+from .scaling import UNCHANGED, Scaling
+
+_PIECE = 4096
+"""Rows that are predicted at a time, which bounds the memory."""
+
+
+class GPEstimator(BaseEstimator, abc.ABC):
+    """An estimator of a model with a Gaussian process prior."""
+
+    result_: Result
+    prior_: str
+    _x_scaling: Scaling
+    n_features_in_: int
+
+    def _fit_rows(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood) -> None:
+        """Fit numbers: x in the units of the user, y in those of the likelihood."""
+        given: Any = self
+        self._x_scaling = Scaling.of(x) if flag(given.scale_x, "scale_x") else UNCHANGED
+        seed = as_seed(check_random_state(given.random_state))
+        method = method_for(given.method)
+        size = Size(*x.shape, likelihood.num_latents)
+        choice = prior_for(
+            given.kernel, given.prior, size, given.max_dense, given.inducing, given.batch_size, method, seed
+        )
+        self.prior_ = choice.name
+        model, x = Model(choice.prior, likelihood), self._x_scaling.apply(x)
+        if not flag(given.learn, "learn"):
+            self.result_ = infer(model, x, y, method, **_in_batches(choice.batch_size, seed))
+            return
+        self.result_ = fit(
+            model,
+            x,
+            y,
+            method,
+            parameters=given.parameters,
+            restarts=given.restarts,
+            max_steps=given.max_steps,
+            standard_errors=False,
+            key=seed,
+            batch_size=choice.batch_size,
+        )
+
+    def _read_new(self, X: Any) -> np.ndarray:
+        """New inputs in scaled units."""
+        check_is_fitted(self)
+        x = validate_data(self, X, reset=False, dtype=np.float64)
+        return self._x_scaling.apply(x)
+
+    def _predict_in_pieces(self, X: Any, part: Callable[[Any], np.ndarray]) -> np.ndarray:
+        """A part of the predictions, with rows along the first axis."""
+        x = self._read_new(X)
+        pieces = [x[start : start + _PIECE] for start in range(0, x.shape[0], _PIECE)]
+        return np.concatenate([part(self.result_.predict(piece)) for piece in pieces])
+
+    def _draws(self, X: Any, n_samples: int, random_state: Any) -> np.ndarray:
+        """Joint draws of y in the likelihood's units, one column per draw."""
+        x = self._read_new(X)
+        seed = as_seed(check_random_state(random_state))
+        return self.result_.sample_y(seed, x, n_samples).T
+
+    def _log_densities(self, X: Any, y: np.ndarray) -> np.ndarray:
+        x = self._read_new(X)
+        starts = range(0, x.shape[0], _PIECE)
+        return np.concatenate([self.result_.log_density(x[at : at + _PIECE], y[at : at + _PIECE]) for at in starts])
+
+
+def _in_batches(batch_size: int | None, seed: int) -> dict[str, Any]:
+    return {} if batch_size is None else {"batch_size": batch_size, "key": seed}

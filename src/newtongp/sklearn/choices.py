@@ -1,0 +1,119 @@
+"""What the arguments of an estimator stand for: methods by name, and the prior for the size of the data."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import means
+from ..inference.minibatch.checks import state_per_row
+from ..kernels import Independent, Kernel
+from ..methods import presets
+from ..methods.presets import VI
+from ..methods.rule import Method
+from ..priors.base import Prior
+from ..priors.dense import GP
+from ..priors.markov import MarkovGP
+from ..priors.sparse import SparseGP
+from ..validation.arguments import whole
+from ..validation.names import find
+
+PRIORS = ("auto", "dense", "sparse", "markov")
+
+_METHODS = ("VI", "Newton", "PowerEP", "PosteriorLinearisation", "Taylor")
+_SYNONYMS = {"laplace": "Newton", "ep": "PowerEP"}
+
+ALL_AT_ONCE = 20_000
+"""The largest number of rows that a sparse GP processes without batches."""
+_BATCH = 1024
+
+
+def method_for(method: Any) -> Method:
+    """A method, also by its name; variational inference if it is None.
+
+    >>> method_for("laplace").target.name
+    'newton'
+    """
+    if method is None:
+        return VI()
+    if isinstance(method, str):
+        known = find(_SYNONYMS.get(method.lower(), method), _METHODS, "method")
+        return getattr(presets, known)()
+    if not isinstance(method, Method):
+        raise ValueError(f'method must be a method such as newtongp.VI(), or its name, "vi", got {method!r}')
+    return method
+
+
+class Size(NamedTuple):
+    """The size of a problem."""
+
+    rows: int
+    columns: int
+    latents: int
+
+
+class Choice(NamedTuple):
+    """A prior, what it is called, and the number of rows in a batch (None for all at once)."""
+
+    name: str
+    prior: Prior
+    batch_size: int | None = None
+
+
+def prior_for(
+    kernel: Any, prior: Any, size: Size, max_dense: int, inducing: Any, batch_size: Any, method: Method, seed: int
+) -> Choice:
+    """The prior that an estimator uses, by the rule in its documentation."""
+    if isinstance(prior, Prior):
+        return Choice(type(prior).__name__, prior, _batches(batch_size, size, prior, method))
+    if not (isinstance(prior, str) and prior in PRIORS):
+        names = ", ".join(map(repr, PRIORS))
+        raise ValueError(f"prior must be one of {names}, or a prior such as newtongp.GP(kernel), got {prior!r}")
+    kernel, mean = _for_latents(kernel, size.latents)
+    if prior == "auto":
+        prior = _by_size(kernel, size, whole(max_dense, "max_dense", 0, such_as=1000))
+    if prior == "markov":
+        return Choice(prior, MarkovGP(kernel, mean))
+    if prior == "dense":
+        return Choice(prior, GP(kernel, mean))
+    sparse = SparseGP(kernel, inducing, mean, seed=seed)
+    return Choice(prior, sparse, _batches(batch_size, size, sparse, method))
+
+
+def _by_size(kernel: Any, size: Size, max_dense: int) -> str:
+    if size.columns == 1 and _has_state_space_form(kernel):
+        return "markov"
+    return "dense" if size.rows * size.latents <= max_dense else "sparse"
+
+
+def _has_state_space_form(kernel: Any) -> bool:
+    try:
+        MarkovGP(kernel)
+    except (ValueError, NotImplementedError):
+        return False
+    return True
+
+
+def _for_latents(kernel: Any, latents: int) -> tuple[Any, Any]:
+    """The kernel and a constant mean for every latent; kernels given by name have them anyway."""
+    if not isinstance(kernel, Kernel):
+        return kernel, means.Independent([means.Constant(0.0)] * latents) if isinstance(kernel, Independent) else None
+    if latents == 1:
+        return kernel, means.Constant(0.0)
+    return Independent([kernel] * latents), means.Independent([means.Constant(0.0)] * latents)
+
+
+def _batches(batch_size: Any, size: Size, prior: Prior, method: Method) -> int | None:
+    if batch_size != "auto":
+        return None if batch_size is None else whole(batch_size, "batch_size", such_as=1000)
+    many = isinstance(prior, SparseGP) and size.rows > ALL_AT_ONCE
+    return _BATCH if many and _learns_in_batches(method) else None
+
+
+def _learns_in_batches(method: Method) -> bool:
+    """Whether hyperparameters can be learned with a method in batches."""
+    return method.energy is not None and method.energy.integrates and state_per_row(method) is None
+
+
+def as_seed(random: np.random.RandomState) -> int:
+    """An integer seed, for JAX's keys."""
+    return int(random.randint(np.iinfo(np.int32).max))
