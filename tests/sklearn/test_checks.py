@@ -14,14 +14,30 @@ def test_all_checks(estimator, check):
     check(estimator)
 
 
-QUICK = """
-check_estimator_cloneable check_estimator_tags_renamed check_valid_tag_types check_estimator_repr check_no_attributes_set_in_init
-check_estimators_unfitted check_do_not_raise_errors_in_init_or_set_param check_mixin_order
-check_parameters_default_constructible check_get_params_invariance check_set_params check_complex_data
-check_estimators_empty_data_messages check_estimator_sparse_tag check_estimator_sparse_array
-check_supervised_y_no_nan check_classifiers_regression_target check_requires_y_none
-check_estimators_pickle check_dict_unchanged check_supervised_y_2d check_n_features_in
-""".split()
+QUICK = {
+    "check_estimator_cloneable",
+    "check_estimator_tags_renamed",
+    "check_valid_tag_types",
+    "check_estimator_repr",
+    "check_no_attributes_set_in_init",
+    "check_estimators_unfitted",
+    "check_do_not_raise_errors_in_init_or_set_param",
+    "check_mixin_order",
+    "check_parameters_default_constructible",
+    "check_get_params_invariance",
+    "check_set_params",
+    "check_complex_data",
+    "check_estimators_empty_data_messages",
+    "check_estimator_sparse_tag",
+    "check_estimator_sparse_array",
+    "check_supervised_y_no_nan",
+    "check_classifiers_regression_target",
+    "check_requires_y_none",
+    "check_estimators_pickle",
+    "check_dict_unchanged",
+    "check_supervised_y_2d",
+    "check_n_features_in",
+}
 
 
 def few_checks():
@@ -33,6 +49,6 @@ def few_checks():
                 yield pytest.param(each, check, id=f"{type(each).__name__}-{name}")
 
 
-@pytest.mark.parametrize(("estimator", "check"), few_checks())
+@pytest.mark.parametrize(("estimator", "check"), list(few_checks()))
 def test_a_few_checks(estimator, check):
     check(estimator)

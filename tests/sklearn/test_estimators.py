@@ -112,7 +112,7 @@ def chosen(rows, columns, latents=1, kernel="matern52", prior="auto", batch_size
         ((1001, 2), {}, ("sparse", None)),
         ((300, 2, 4), {}, ("sparse", None)),
         ((300, 2, 4), {"max_dense": 1200}, ("dense", None)),
-        ((20_001, 2), {}, ("sparse", 1024)),
+        ((20_001, 2), {}, ("sparse", 4096)),
         ((20_001, 2), {"method": "newton"}, ("sparse", None)),
         ((20_001, 2), {"batch_size": None}, ("sparse", None)),
         ((50, 2), {"prior": "sparse", "batch_size": 10}, ("sparse", 10)),

@@ -15,7 +15,7 @@ from ..likelihoods.base import Likelihood
 from ..model import Model
 from ..results.result import Result
 from ..validation.arguments import flag
-from .choices import Size, as_seed, method_for, prior_for
+from .choices import Size, as_seed, method_for, prior_for, rows_to_learn_from
 from .scaling import UNCHANGED, Scaling
 
 _PIECE = 4096
@@ -33,30 +33,27 @@ class GPEstimator(BaseEstimator, abc.ABC):
     def _fit_rows(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood) -> None:
         """Fit numbers: x in the units of the user, y in those of the likelihood."""
         given: Any = self
-        self._x_scaling = Scaling.of(x) if flag(given.scale_x, "scale_x") else UNCHANGED
-        seed = as_seed(check_random_state(given.random_state))
-        method = method_for(given.method)
+        random = check_random_state(given.random_state)
+        seed, method = as_seed(random), method_for(given.method)
         size = Size(*x.shape, likelihood.num_latents)
         choice = prior_for(
             given.kernel, given.prior, size, given.max_dense, given.inducing, given.batch_size, method, seed
         )
         self.prior_ = choice.name
+        self._x_scaling = Scaling.of(x) if flag(given.scale_x, "scale_x") else UNCHANGED
         model, x = Model(choice.prior, likelihood), self._x_scaling.apply(x)
+        batches = {} if choice.batch_size is None else {"batch_size": choice.batch_size, "key": seed}
         if not flag(given.learn, "learn"):
-            self.result_ = infer(model, x, y, method, **_in_batches(choice.batch_size, seed))
+            self.result_ = infer(model, x, y, method, **batches)
             return
-        self.result_ = fit(
-            model,
-            x,
-            y,
-            method,
-            parameters=given.parameters,
-            restarts=given.restarts,
-            max_steps=given.max_steps,
-            standard_errors=False,
-            key=seed,
-            batch_size=choice.batch_size,
-        )
+        options = {"parameters": given.parameters, "restarts": given.restarts, "max_steps": given.max_steps}
+        options |= {"key": seed, "standard_errors": False}
+        few = rows_to_learn_from(choice, size, given.max_learn, random)
+        if few is None:
+            self.result_ = fit(model, x, y, method, batch_size=choice.batch_size, **options)
+            return
+        learned = fit(model, x[few], y[few], method, **options)
+        self.result_ = infer(learned.model, x, y, method, **batches)
 
     def _read_new(self, X: Any) -> np.ndarray:
         """New inputs in scaled units."""
@@ -80,7 +77,3 @@ class GPEstimator(BaseEstimator, abc.ABC):
         x = self._read_new(X)
         starts = range(0, x.shape[0], _PIECE)
         return np.concatenate([self.result_.log_density(x[at : at + _PIECE], y[at : at + _PIECE]) for at in starts])
-
-
-def _in_batches(batch_size: int | None, seed: int) -> dict[str, Any]:
-    return {} if batch_size is None else {"batch_size": batch_size, "key": seed}

@@ -24,7 +24,7 @@ _SYNONYMS = {"laplace": "Newton", "ep": "PowerEP"}
 
 ALL_AT_ONCE = 20_000
 """The largest number of rows that a sparse GP processes without batches."""
-_BATCH = 1024
+_BATCH = 4096
 
 
 def method_for(method: Any) -> Method:
@@ -77,6 +77,17 @@ def prior_for(
         return Choice(prior, GP(kernel, mean))
     sparse = SparseGP(kernel, inducing, mean, seed=seed)
     return Choice(prior, sparse, _batches(batch_size, size, sparse, method))
+
+
+def rows_to_learn_from(
+    choice: Choice, size: Size, max_learn: int | None, random: np.random.RandomState
+) -> np.ndarray | None:
+    """Random rows from which the hyperparameters of a sparse GP are learned; None for all."""
+    if max_learn is None or not isinstance(choice.prior, SparseGP):
+        return None
+    if size.rows <= whole(max_learn, "max_learn", such_as=10_000):
+        return None
+    return np.sort(random.permutation(size.rows)[:max_learn])
 
 
 def _by_size(kernel: Any, size: Size, max_dense: int) -> str:

@@ -80,6 +80,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         parameters: Any = None,
         max_dense: int = 1000,
         inducing: Any = 100,
+        max_learn: int | None = 10_000,
         batch_size: Any = "auto",
         scale_x: bool = True,
         restarts: int = 0,
@@ -94,6 +95,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         self.parameters = parameters
         self.max_dense = max_dense
         self.inducing = inducing
+        self.max_learn = max_learn
         self.batch_size = batch_size
         self.scale_x = scale_x
         self.restarts = restarts
@@ -107,7 +109,9 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         check_classification_targets(y)
         self.classes_, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y must hold at least two classes, but there is one class only, {self.classes_[0]!r}")
+            raise ValueError(
+                f"y must hold at least two classes, but there is one class only, {self.classes_.tolist()[0]!r}"
+            )
         self._fit_rows(x, codes.astype(float), _likelihood(self.likelihood, counts))
         return self
 
@@ -138,5 +142,6 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         codes = np.searchsorted(self.classes_, y)
         known = self.classes_[np.minimum(codes, len(self.classes_) - 1)] == y
         if not np.all(known):
-            raise ValueError(f"y holds {y[~known][0]!r}, which is not one of the classes: {list(self.classes_)}")
+            names = ", ".join(repr(label) for label in self.classes_.tolist())
+            raise ValueError(f"y holds {y[~known].tolist()[0]!r}, which is not one of the classes: {names}")
         return self._log_densities(X, codes.astype(float))

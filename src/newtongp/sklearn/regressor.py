@@ -7,7 +7,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from ..likelihoods import Gaussian, Chained, Gaussian, HeteroscedasticGaussian, StudentT
+from ..likelihoods import Chained, Gaussian, HeteroscedasticGaussian, StudentT
 from ..likelihoods.base import Likelihood
 from ..model import likelihood_named
 from ..validation.arguments import flag
@@ -40,14 +40,16 @@ class GPRegressor(RegressorMixin, GPEstimator):
     The prior depends on the data. If X has one column and the kernel has a state space form, it is a `MarkovGP`, for
     any number of rows. Otherwise it is a dense `GP` if the number of rows times the number of latents is at most
     `max_dense`, and else a `SparseGP` with `inducing` inducing inputs, in batches of `batch_size` rows ("auto": all
-    rows at once up to 20 000, then 1024). `prior` may also be "markov", "dense", "sparse", or a prior, which then
-    replaces `kernel`.
+    rows at once up to 20 000, then 4096). Of more than `max_learn` rows, hyperparameters of a sparse GP are learned
+    from so many random ones, and the posterior is that of all rows; with `max_learn=None` they are learned from all
+    rows, in batches. `prior` may also be "markov", "dense", "sparse", or a prior, which then replaces `kernel`.
 
     Columns of X are scaled to mean 0 and variance 1, and so is y with the Gaussian and Student-t likelihoods. Kernels,
     likelihoods and `parameters` are therefore in these units; `scale_x=False` and `scale_y=False` change that.
     Predictions are in the units of y. `random_state` determines restarts, inducing inputs and the order of batches.
 
-    After `fit`, `result_` is the result of `newtongp.fit`, in scaled units, and `prior_` says which prior was used.
+    After `fit`, `result_` is the result of `newtongp.fit`, in scaled units (of `newtongp.infer`, if not all rows were
+    used to learn from), and `prior_` says which prior was used.
 
     >>> import numpy as np
     >>> X = np.linspace(0.0, 10.0, 40)[:, None]
@@ -70,6 +72,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         parameters: Any = None,
         max_dense: int = 1000,
         inducing: Any = 100,
+        max_learn: int | None = 10_000,
         batch_size: Any = "auto",
         scale_x: bool = True,
         scale_y: bool = True,
@@ -85,6 +88,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         self.parameters = parameters
         self.max_dense = max_dense
         self.inducing = inducing
+        self.max_learn = max_learn
         self.batch_size = batch_size
         self.scale_x = scale_x
         self.scale_y = scale_y
