@@ -14,7 +14,7 @@ FOR_LOWEST := import ensurepip, sys; sys.exit(not (3, 11) <= sys.version_info < 
 LOWEST_PYTHON ?= $(shell for each in python3.11 $(PYTHON) python3.12; do \
     if $$each -c '$(FOR_LOWEST)' 2>/dev/null; then echo $$each; break; fi; done)
 
-PYTEST := -m pytest -n $(WORKERS) --dist worksteal
+PYTEST := -m pytest -n $(WORKERS) --dist worksteal --durations=25 --durations-min=5
 
 # Which tests `make test` runs, and which of them `make test-lowest`.
 ifdef SLOW

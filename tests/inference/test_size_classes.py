@@ -67,7 +67,19 @@ def assert_same(ours, theirs, tolerance=1e-12):
     assert ours.posterior.marginals.mean.shape == theirs.posterior.marginals.mean.shape
 
 
-@pytest.mark.cases(quick=["dense-vi", "markov-vi", "linear-newton"], others="slow")
+@pytest.mark.cases(
+    quick=["dense-vi", "markov-vi", "linear-newton"],
+    slow=[
+        "state space-vi",
+        "sparse-vi",
+        "linear-power ep",
+        "markov-pl",
+        "dense-taylor",
+        "sparse-first order",
+        "dense-vi gauss-newton",
+    ],
+    others="thorough",
+)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("prior", PRIORS)
 def test_filled_rows_have_no_influence(prior, method):
@@ -83,7 +95,7 @@ def test_filled_rows_have_no_influence(prior, method):
     np.testing.assert_allclose(ours.latent.covariance, theirs.latent.covariance, rtol=1e-8)
 
 
-@pytest.mark.cases(quick=["markov-quasi-newton"], others="slow")
+@pytest.mark.cases(quick=["markov-quasi-newton"], slow=["dense-riemannian", "sparse-quasi-newton"], others="thorough")
 @pytest.mark.parametrize("method", UNSTABLE)
 @pytest.mark.parametrize("prior", PRIORS)
 def test_runs_that_amplify_rounding_agree_in_their_first_steps(prior, method):

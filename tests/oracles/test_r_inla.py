@@ -34,7 +34,12 @@ RUNS = [
 ]
 
 
-THOROUGH = [f"{name}-{method}" for name, method in RUNS if method == "PowerEP" or "beta" in name]
+QUICKER_BY_NEWTON = ("inla_synthetic_gamma", "inla_synthetic_nbinomial", "inla_scotland_bym", "inla_pennsylvania_bym2")
+THOROUGH = [
+    f"{name}-{method}"
+    for name, method in RUNS
+    if method == "PowerEP" or "beta" in name or (method == "VI" and name in QUICKER_BY_NEWTON)
+]
 
 
 @pytest.mark.cases(thorough=THOROUGH, others="slow")

@@ -59,7 +59,7 @@ def test_fixed_point(name):
     assert_random_effects(result, expected["random"], 1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["mixed_epil_poisson", "mixed_verbagg_crossed", "mixed_petrol_beta"], others="thorough")
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "flat_beta" in mixed.load(name)[0]])
 def test_flat_fixed_point(name):
     case, table, spec = mixed.read(name)
@@ -76,7 +76,7 @@ def test_flat_fixed_point(name):
     np.testing.assert_allclose(covariance[np.ix_(order, order)], expected["beta_covariance"], atol=1e-5, rtol=0.0)
 
 
-@pytest.mark.cases(quick=["mixed_cbpp_binomial"], others="slow")
+@pytest.mark.cases(quick=["mixed_cbpp_binomial"], slow=["mixed_grouseticks_poisson"], others="thorough")
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "proper_prior" in mixed.load(name)[0]])
 def test_proper_prior(name):
     case, table, spec = mixed.read(name)
@@ -119,7 +119,9 @@ def assert_groups(result, covariance, rtol):
         np.testing.assert_allclose(np.sqrt(found[group]), expected["sd"], rtol=rtol)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(
+    thorough=["mixed_grouseticks_poisson", "mixed_seeds_binomial", "mixed_owls_nbinom2_offset"], others="slow"
+)
 @pytest.mark.parametrize("name", [name for name in GENERALISED if name != "mixed_wine_ordinal"])
 def test_optimum(name):
     case, table, spec = mixed.read(name)

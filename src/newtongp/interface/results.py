@@ -209,6 +209,17 @@ class ResultMethods:
         section = report.section_of(self, title)
         return report.write_report(folder, [section], section.title)
 
+    def to_arviz(self: Any, draws: int = 1000, chains: int = 4, key: Any = 0) -> Any:
+        """Draws at the rows of the data as ArviZ data, an `xarray.DataTree`; this needs arviz-base.
+
+        The groups are `posterior` (f at every row), `posterior_predictive` and `observed_data` (y at the rows where it
+        was observed) and `log_likelihood`. Draws are joint over rows and independent of each other, given the
+        hyperparameters, so chains are only a layout. `key` is a JAX key or an integer seed.
+        """
+        from ..prediction import arviz
+
+        return arviz.to_arviz(self, draws, chains, key)
+
     def one_step_ahead(self: Any) -> np.ndarray:
         """log p(yₙ | rows before it in time), for priors in time; NaN where y is missing (use `np.nansum`).
 

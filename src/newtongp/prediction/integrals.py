@@ -18,6 +18,7 @@ from ..likelihoods.base import (
     in_size_class,
     over_rows,
     row_covariance,
+    row_log_prob,
     row_mean,
     row_probabilities,
     row_sample,
@@ -177,3 +178,13 @@ def means_given(likelihood, latents: Float[Array, "n M D"]) -> Float[Array, "n M
         return jax.vmap(lambda g: row_mean(likelihood, g))(f)
 
     return jnp.swapaxes(_over_rows(likelihood, row, jnp.swapaxes(latents, 0, 1)), 0, 1)
+
+
+@jax.jit
+def log_likelihoods(likelihood, y: Float[Array, "M P"], latents: Float[Array, "n M D"]) -> Float[Array, "n M"]:
+    """log p(y | f) for each draw of the latents."""
+
+    def row(likelihood, y, f):
+        return jax.vmap(lambda g: row_log_prob(likelihood, y, g))(f)
+
+    return jnp.swapaxes(_over_rows(likelihood, row, y, jnp.swapaxes(latents, 0, 1)), 0, 1)
