@@ -117,8 +117,11 @@ class Likelihood(eqx.Module):
         """E[log p(y | f)] under f ~ N(mean, covariance) in closed form, or None if there is none."""
         return None
 
-    def log_expected_power(self, y, mean, covariance, power: float) -> Any:
-        """log E[p(y | f)^power] under f ~ N(mean, covariance) in closed form, or None if there is none."""
+    def log_expected_power(self, y, mean, covariance, power: Any) -> Any:
+        """log E[p(y | f)^power] under f ~ N(mean, covariance) in closed form, or None if there is none.
+
+        `power` is a number, or traced if rows have weights.
+        """
         return None
 
     def peak(self, y) -> Any:
@@ -274,7 +277,7 @@ def row_expected_log_prob(likelihood: Likelihood, y, mean, covariance):
     return likelihood.expected_log_prob(_output(likelihood, y), _latent(likelihood, mean), variance)
 
 
-def row_log_expected_power(likelihood: Likelihood, y, mean, covariance, power: float):
+def row_log_expected_power(likelihood: Likelihood, y, mean, covariance, power: Any):
     """The closed form of log E[p(y | f)^power], vectors in, or None."""
     variance = covariance[0, 0] if likelihood.num_latents == 1 else covariance
     return likelihood.log_expected_power(_output(likelihood, y), _latent(likelihood, mean), variance, power)
