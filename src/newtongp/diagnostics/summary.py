@@ -343,7 +343,9 @@ _HEADINGS = ("hyperparameter", "value", "std. error", "unit", "how")
 
 def _parameters(result: Result) -> Iterator[dict[str, Any]]:
     """Every hyperparameter, and how it was treated."""
-    for parameter in hyperparameters(result.model):
+    parameters = hyperparameters(result.model)
+    names = {parameter.name for parameter in parameters}
+    for parameter in parameters:
         entry: dict[str, Any] = {
             "name": parameter.name,
             "value": _plain(parameter.value),
@@ -360,7 +362,8 @@ def _parameters(result: Result) -> Iterator[dict[str, Any]]:
             entry["treatment"] = "learned" if whose in result.learned else "fixed"
             partner = getattr(result, "redundant", {}).get(parameter.name)
             if partner is not None:
-                entry["reason"] = f"only its product with {partner} is determined"
+                how = "product with" if partner in names else "difference from"
+                entry["reason"] = f"only its {how} {partner} is determined"
             if whose != parameter.name:
                 entry["treatment"], entry["tied_to"] = "tied", whose
             error = result.standard_errors.get(whose)

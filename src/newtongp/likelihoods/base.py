@@ -57,6 +57,8 @@ class Likelihood(eqx.Module):
     """Whether closed forms of expectations take about as long as sums over nodes."""
     latent_names: ClassVar[Any] = ()
     """The names of the latents, for models that say by name which terms belong to which; () if they have none."""
+    shift: ClassVar[str | None] = None
+    """The field that changes p(y | f) as a constant added to f does, if there is one."""
     contrasts: ClassVar[Any] = None
     """A matrix A with orthonormal rows, fewer than latents, if p(y | f) depends on Af alone: only Af needs nodes."""
 
