@@ -84,6 +84,7 @@ def test_weights_are_repeated_rows_after_a_few_steps(method):
 
 
 REAL = np.sin(X) + 0.3 * RNG.normal(size=N)
+PAIRS = np.stack([REAL, np.where(np.arange(N) % 5 == 1, np.nan, REAL**2)], axis=1)
 OTHERS = {
     "gaussian": (ng.likelihoods.Gaussian(0.2), REAL),
     "student": (ng.likelihoods.StudentT(4.0, 0.3), REAL),
@@ -91,6 +92,7 @@ OTHERS = {
     "log-normal": (ng.likelihoods.LogNormal(0.5), np.exp(REAL)),
     "heteroscedastic": (ng.likelihoods.HeteroscedasticGaussian(), REAL),
     "softmax": (ng.likelihoods.Softmax(3), COUNTS % 3),
+    "partly_missing": (ng.likelihoods.MultivariateGaussian([0.2, 0.3]), PAIRS),
 }
 
 
