@@ -7,6 +7,7 @@ import equinox as eqx
 
 from . import likelihoods
 from .likelihoods.base import Likelihood
+from .likelihoods.weighted import Weighted, unweighted
 from .priors.base import Prior
 from .priors.by_name import for_latents
 from .validation.names import find
@@ -55,6 +56,17 @@ def _additive(prior: Any, likelihood: Likelihood) -> Any:
     if isinstance(prior, (Term, Terms, Mapping, Formula)) or (isinstance(prior, str) and "~" in prior):
         return Additive(_by_latent(prior, likelihood))
     return prior
+
+
+def weighted_model(model: Model, weights: Any) -> Model:
+    """The model with weights of rows, unless they are None."""
+    return model if weights is None else Model(model.prior, Weighted(model.likelihood, weights))
+
+
+def without_weights(model: Model) -> Model:
+    """The model of one row: weights belong to data, and say nothing about new rows."""
+    bare = unweighted(model.likelihood)
+    return model if bare is model.likelihood else Model(model.prior, bare)
 
 
 _ALIASES = {"mean": "location", "mu": "location"}

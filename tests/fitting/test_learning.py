@@ -139,6 +139,22 @@ def test_one_variance_of_a_product_is_fixed_and_it_is_said():
     assert said in str(result.summary(checks=False))
 
 
+def test_an_intercept_takes_the_place_of_the_first_threshold():
+    """As only their difference is determined, and both are said: the threshold stays as it was given."""
+    wine = L.Ordinal([-1.0, 0.5])
+    for prior, names in (("wide", {"likelihood.first"}), ("maximised", {"likelihood.first"}), (2.0, set())):
+        model = ng.Model(ng.terms.Linear("x", prior=prior) + ng.terms.Group("g"), wine)
+        assert set(redundant(model, None)) == names
+        assert redundant(model, {"likelihood.first": ng.Free()}) == {}
+    assert redundant(ng.Model(ng.terms.Linear("x", intercept=False), wine), None) == {}
+    model = ng.Model(ng.terms.Linear("x"), wine)
+    table = {"x": np.linspace(-1.0, 1.0, 12), "y": [0, 0, 1, 0, 1, 0, 1, 2, 1, 2, 2, 1]}
+    result = fit(model, table, "y", standard_errors=False)
+    assert set(result.learned) == {"likelihood.gaps"} and result.parameters["likelihood.first"] == -1.0
+    said = "likelihood.first was not learned: only its difference from the intercept of linear(x) is determined."
+    assert said in str(result.summary(checks=False))
+
+
 def test_every_number_in_our_own_classes_is_declared():
     """So that nothing is said of what is fixed on purpose."""
     bases = (K.Kernel, Mean, Prior, ng.Likelihood, ng.terms.Term)
@@ -147,7 +163,7 @@ def test_every_number_in_our_own_classes_is_declared():
             continue
         for field in dataclasses.fields(cls):
             holds = field.name in ("parts", "kernel", "kernels", "base", "mean", "whole", "seen", "latents")
-            given = field.name in ("exposure", "trials")  # one per row
+            given = field.name in ("exposure", "trials", "weights")  # one per row
             declared = "constraint" in field.metadata or field.metadata.get("static")
             assert holds or given or declared, f"{cls.__name__}.{field.name}"
     model = ng.Model(ng.GP(K.RBF(), mean=ng.means.Linear(1.0) + 1.0), L.Poisson(exposure=np.ones(3)))

@@ -182,9 +182,11 @@ def test_model_of_a_formula():
 BAD = {
     "y ~ (x": ("'y ~ (x' cannot be read", "(⧚x"),
     "y ~ x + ": ("cannot be read", "'+'", "⧛+⧚"),
-    "y ~ a b": ("Missing operator", "⧛a b⧚"),
+    "y ~ a b": ("no operator between a and b", "⧛a b⧚"),
     "y ~ x == 2": ("Unknown operator", "⧛==⧚"),
-    "y ~ x ~ z": ("'~' is incorrectly used", "⧛~⧚"),
+    "y ~ x ~ z": ("there must be one ~", "⧛~⧚"),
+    "count ~ ": ("'count ~ ' has nothing to the right of ~", "'count ~ 1' for an intercept alone"),
+    "y ~ log(x": ("a parenthesis or quote is opened and not closed", "⧛log(x⧚"),
     "y ~ x | g": ("'|'", "parentheses, as (1 | clinic)"),
     "y ~ (x | g | h)": ("(x | (g | h))", "write (effects | column)"),
     "y ~ (1 | 1)": ("(1 | 1)", "no column as its group"),

@@ -9,9 +9,10 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..inference.infer import infer
-from ..inputs.data import Data, columns_of, read_data
+from ..inputs.data import Data, columns_of, read_data, with_weights
 from ..inputs.tables import bind
 from ..likelihoods.base import at_rows, has_distribution, row_parameters_of
+from ..likelihoods.weighted import unweighted
 from ..methods.rule import Method
 from ..model import Model
 from ..priors.sparse import SparseGP
@@ -98,6 +99,7 @@ def cross_validate(
     folds: Any = 5,
     key: Any = 0,
     learn: Callable[[Model, np.ndarray, np.ndarray], Result] | None = None,
+    weights: Any = None,
     **infer_arguments: Any,
 ) -> CrossValidation:
     """Predict every row from the rows of other folds.
@@ -110,7 +112,8 @@ def cross_validate(
     `infer` is called once per fold with `method` and `infer_arguments`, and hyperparameters are not learned. To learn
     them for each fold, pass `learn`, a function of a model, x and y (as arrays of numbers, NaN where missing; x is a
     table if it was one) that returns a `Result`. Per-row values of the likelihood, such as exposures, are split with
-    the rows.
+    the rows, and so are `weights`, with which rows count for the predictions of others (see `infer`). Rows of weight 0
+    are not predicted, and the log densities of all others count equally.
 
     >>> import numpy as np
     >>> import newtongp as ng
@@ -134,6 +137,7 @@ def cross_validate(
 
     else:
         fit = _check_learn(learn, {"method": method, **infer_arguments} if method is not None else infer_arguments)
+    model = with_weights(model, x, weights)
     source = _Source(model, x, y, encoded=learn is None)
     model, data = source.model, source.data
     assignment, labels = _read_folds(_by_column(folds, x, key), key, data.observed)
@@ -158,7 +162,7 @@ def cross_validate(
         own_model = Model(model.prior, at_rows(model.likelihood, filled))
         fitted = _fit_fold(fit, own_model, source.inputs(filled), training, label)
         test = np.resize(held, most_held)
-        given = row_parameters_of(model.likelihood, test)
+        given = row_parameters_of(unweighted(model.likelihood), test)
         log_density[held] = fitted.log_density(source.inputs(test), outputs[test], **given)[: held.size]
         if has_pit:
             held_calibration = calibration(fitted, source.inputs(test), outputs[test], **given)

@@ -23,6 +23,7 @@ from ..likelihoods.base import (
 from ..methods.expectation import has_closed_form
 from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at
 from ..methods.rule import Method, evaluate, propose, residual
+from ..methods.weights import copies_of, divided, times
 from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, SphericalRule, Unscented
 from ..numerics.gaussian import Gaussian, add_covariance, cavity
 from ..results.result import Result
@@ -43,12 +44,13 @@ class Rows(NamedTuple):
         """These rows of a result."""
         data, likelihood = result.data, result.model.likelihood
         observed_outputs = None if data.seen is None else data.seen[rows]
-        taken = Data(data.x[rows], data.y[rows], data.observed[rows], observed_outputs)
+        weights = None if data.weights is None else data.weights[rows]
+        taken = Data(data.x[rows], data.y[rows], data.observed[rows], observed_outputs, weights)
         residual_covariance = None
         if result.site_marginals is not result.marginals:
             residual_covariance = (result.marginals.covariance - result.site_marginals.covariance)[rows]
         marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
-        own_likelihood = taken.likelihood(at_rows(likelihood, rows))
+        own_likelihood = taken.weighted_likelihood(at_rows(likelihood, rows))
         return cls(own_likelihood, taken.y, taken.observed, marginal, site, residual_covariance)
 
     def map(self, function: Callable[["Rows"], Any]) -> Any:
@@ -187,14 +189,18 @@ def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | No
     """The error of every row's contribution to the energy: the VFE, or the power EP energy."""
 
     def row(likelihood, y, observed, marginal, site, residual_covariance):
-        around = marginal if power is None else cavity(marginal, site, power).gaussian
+        copies = copies_of(likelihood)
+        around = marginal if power is None else cavity(marginal, divided(site, copies.number), power).gaussian
         around = add_covariance(around, residual_covariance)
-        ours = place_nodes(likelihood, around, cubature, power is not None, y=y, power=power or 1.0)
+        share, base = 1.0 if copies.share is None else copies.share, copies.base
+        raised = None if power is None else power * share
+        ours = place_nodes(base, around, cubature, power is not None, y=y, power=1.0 if raised is None else raised)
         if isinstance(finer, Adaptive):
-            other = place_nodes(likelihood, around, finer, power is not None, y=y, power=power or 1.0)
+            other = place_nodes(base, around, finer, power is not None, y=y, power=1.0 if raised is None else raised)
         else:
             other = _at_other(ours, around, finer)
-        return _integral(likelihood, y, other, power) - _integral(likelihood, y, ours, power)
+        error = _integral(base, y, other, raised) - _integral(base, y, ours, raised)
+        return times(share * error, copies.number)
 
     return over_rows(row, rows.likelihood, tuple(rows[1:]))
 

@@ -214,10 +214,11 @@ def _energy_words(method: Method) -> str:
     return f"energy of {type(method.target).__name__}" if method.energy is None else method.energy.description
 
 
-def _count_rows(data: Data) -> dict[str, int]:
+def _count_rows(data: Data) -> dict[str, Any]:
     observed = int(np.sum(data.observed))
     whole = observed if data.seen is None else int(np.sum(np.all(data.seen, axis=1)))
-    return {"observed": observed, "missing": data.observed.size - observed, "partly_observed": observed - whole}
+    counts = {"observed": observed, "missing": data.observed.size - observed, "partly_observed": observed - whole}
+    return counts if data.weights is None else {**counts, "weight": float(np.sum(data.weights))}
 
 
 def _model_words(result: Result) -> str:
@@ -270,7 +271,8 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "", f"and {search['penalty']:.4f} from priors on hyperparameters (minus their log density)"
     if rows is not None:
         partly = f", {rows['partly_observed']} in part" if rows["partly_observed"] else ""
-        yield "rows", f"{rows['observed']} observed{partly}, {rows['missing']} missing"
+        weight = f", sum of weights {rows['weight']:.6g}" if "weight" in rows else ""
+        yield "rows", f"{rows['observed']} observed{partly}, {rows['missing']} missing{weight}"
     if facts["structure"] is not None:
         yield "terms", facts["structure"]
 
@@ -341,7 +343,9 @@ _HEADINGS = ("hyperparameter", "value", "std. error", "unit", "how")
 
 def _parameters(result: Result) -> Iterator[dict[str, Any]]:
     """Every hyperparameter, and how it was treated."""
-    for parameter in hyperparameters(result.model):
+    parameters = hyperparameters(result.model)
+    names = {parameter.name for parameter in parameters}
+    for parameter in parameters:
         entry: dict[str, Any] = {
             "name": parameter.name,
             "value": _plain(parameter.value),
@@ -358,7 +362,8 @@ def _parameters(result: Result) -> Iterator[dict[str, Any]]:
             entry["treatment"] = "learned" if whose in result.learned else "fixed"
             partner = getattr(result, "redundant", {}).get(parameter.name)
             if partner is not None:
-                entry["reason"] = f"only its product with {partner} is determined"
+                how = "product with" if partner in names else "difference from"
+                entry["reason"] = f"only its {how} {partner} is determined"
             if whose != parameter.name:
                 entry["treatment"], entry["tied_to"] = "tied", whose
             error = result.standard_errors.get(whose)

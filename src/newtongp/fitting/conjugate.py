@@ -18,7 +18,9 @@ from ..inference.loop import Report, Trail
 from ..inference.problem import Problem
 from ..inference.steps.endings import failure_of, is_sound
 from ..likelihoods.base import Likelihood, over_rows, row_log_prob
+from ..likelihoods.weighted import Weighted, unweighted
 from ..methods.rule import Method, constant_unless
+from ..methods.weights import times
 from ..numerics.gaussian import Sites
 from ..numerics.small import small_solve_psd, symmetrise
 from ..results.status import Status
@@ -51,9 +53,11 @@ def exact_energy(problem: Problem) -> tuple[Float[Array, ""], Report]:
 
 def _site(likelihood: Likelihood, y: Float[Array, " P"], observed: Bool[Array, ""]) -> Sites:
     likelihood = constant_unless(observed, likelihood)
-    matrix, offset, noise = likelihood.linear_form(jnp.zeros(0))
+    matrix, offset, noise = unweighted(likelihood).linear_form(jnp.zeros(0))
     weights = small_solve_psd(noise, matrix)
     site = Sites(weights.T @ (y - offset), symmetrise(weights.T @ matrix))
+    if isinstance(likelihood, Weighted):
+        site = times(site, likelihood.weights)
     return jax.tree.map(lambda leaf: jnp.where(observed, leaf, 0.0), site)
 
 

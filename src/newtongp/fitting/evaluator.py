@@ -179,7 +179,7 @@ class RecordFile:
 
     def __init__(self, path: Any, setup: Setup, choices: Any, space: Space, inference_steps: int):
         data = setup.data
-        arrays = data.x, data.y, data.observed, space.specifications[0]
+        arrays = data.x, data.y, data.observed, data.weights, space.specifications[0]
         mark = fingerprint((setup.model, choices), arrays, (space.slots, inference_steps, setup.bound.y.shape[0]))
         self.file = Checkpoint(path, "newtongp fit checkpoint", mark)
 

@@ -21,7 +21,7 @@ from ..inference.prior_check import check_prior
 from ..inference.problem import Setup
 from ..inference.steps.double_loop import DoubleLoop
 from ..inputs import memory
-from ..inputs.data import read_inputs
+from ..inputs.data import read_inputs, with_weights
 from ..inputs.tables import bind
 from ..model import Model, from_formulas
 from ..priors.by_name import for_columns
@@ -64,6 +64,7 @@ def fit(
     learning_rate: float = 0.05,
     check_memory: bool = True,
     effects: Any = None,
+    weights: Any = None,
 ) -> FitResult:
     """Learn the hyperparameters of the model from data, and infer the posterior with them.
 
@@ -85,7 +86,7 @@ def fit(
 
     A formula may be given instead of a model, followed by the table and a likelihood:
     `fit("seizures ~ treatment + (1 | patient)", table, "poisson")`. Its fixed effects have the prior `effects`, "wide"
-    by default (see `newtongp.terms.from_formula`).
+    by default (see `newtongp.terms.from_formula`). `weights` of rows are those of `infer`.
 
     With `batch_size`, a `SparseGP` is learned from that many rows at a time, by Adam with `learning_rate` in the
     logarithms of positive parameters. x and y may then be anything that `infer` accepts in batches, `key` determines
@@ -101,6 +102,7 @@ def fit(
     ('CONVERGED', True)
     """
     model, y = from_formulas(model, y, effects)
+    model = with_weights(model, x, weights)
     whole(max_steps, "max_steps", 0, such_as=100)
     whole(restarts, "restarts", 0)
     whole(inference_steps, "inference_steps", 1, MOST_STEPS, such_as=200)

@@ -10,7 +10,7 @@ import numpy as np
 from ..parameters.constraints import Constraint, Covariance, Positive
 from ..parameters.names import Parameter, Path, hyperparameters, look_up, put
 from ..parameters.specifications import Fixed, Free, Tied, _check_density, _inside, _of_its_shape
-from .redundant import Variance, redundant_variances
+from .redundant import Variance, redundant_shift, redundant_variances
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,10 @@ def choose(model: Any, specifications: Mapping[str, Any] | None) -> list[Learned
 
 
 def redundant(model: Any, specifications: Mapping[str, Any] | None) -> dict[str, str]:
-    """Variances that are not learned because only their product with another is determined, each with the other."""
+    """Parameters that are not learned because only they and another together are determined, each with the other.
+
+    Variances are multiplied by the other, and a threshold is compared to an intercept.
+    """
     return _redundant(model, *_read(model, specifications))
 
 
@@ -118,7 +121,11 @@ def _redundant(
         if is_learned and item.constraint.is_positive and targets[name] == name:
             is_specified = name in specified or name in shared
             learned[item.path] = Variance(item.path, item.value.size, item.unit, is_specified)
-    return {names[path]: names[other] for path, other in redundant_variances(model, learned).items()}
+    found = {names[path]: names[other] for path, other in redundant_variances(model, learned).items()}
+    shift = redundant_shift(model)
+    if shift is not None and names[shift[0]] not in {*specified, *shared}:
+        found[names[shift[0]]] = shift[1]
+    return found
 
 
 def left_alone(model: Any, specifications: Mapping[str, Any] | None) -> dict[str, str]:

@@ -34,8 +34,9 @@ from ..inference.minibatch.checks import check_batches, state_per_row
 from ..inference.minibatch.product import DeviceRows, added_energy, on_devices
 from ..inference.minibatch.progress import RowProgress, explained
 from ..inputs.chunks import Batch
+from ..likelihoods.weighted import weights_of
 from ..methods.rule import Method
-from ..model import Model
+from ..model import Model, weighted_model
 from ..priors.sparse import SparseGP
 from ..results.fit_result import FitResult
 from ..results.result import Result
@@ -380,6 +381,7 @@ def fit_in_batches(
     schedule = _Schedule.of(start, chosen, step, batch_size, rate, key)
 
     def infer_with(learned_model: Model) -> Result:
+        learned_model = weighted_model(learned_model, weights_of(model.likelihood))
         return _infer(start, chosen, learned_model, x, y, step, batch_size, key, inference_steps)
 
     if not start.space.size:

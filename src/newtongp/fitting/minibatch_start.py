@@ -8,6 +8,7 @@ import numpy as np
 from ..inference.minibatch.batching import WHOLE_PASS
 from ..inputs.chunks import Batch, Rows
 from ..inputs.data import Data
+from ..likelihoods.weighted import unweighted
 from ..model import Model
 from ..priors.by_name import for_columns
 from ..priors.inducing import MOST_ROWS, Sample
@@ -34,10 +35,10 @@ def read_start(
     # Needed even if inducing inputs are given, because it counts the columns.
     sample = Sample(prior.seed)
     rows = Rows(x, y, model, sample.see)
-    model = Model(for_columns(prior, sample.rows.shape[1]), model.likelihood)
+    model = Model(for_columns(prior, sample.rows.shape[1]), unweighted(model.likelihood))
     drawn = _draw(rows, MOST_ROWS, rng)
     # The likelihood of whole rows, with the row parameters of the rows that were drawn.
-    bare = drawn._replace(data=drawn.data._replace(seen=None)).likelihood(model.likelihood)
+    bare = drawn._replace(data=drawn.data._replace(seen=None, weights=None)).likelihood(model.likelihood)
     scales = scales_of(Model(model.prior, bare), drawn.data)
     if prior.inducing is None:
         chosen = guessed_model(model, scales).prior.inducing_for(sample)

@@ -35,7 +35,7 @@ class Constants(eqx.Module):
     total: Any
     """The number of rows."""
     observed: Any
-    """The number of rows with some observed y."""
+    """The number of rows with some observed y, or the sum of their weights."""
 
 
 class State(eqx.Module):

@@ -24,6 +24,7 @@ from ..inference.problem import BoundModel, Problem
 from ..inference.steps.base import Step
 from ..likelihoods.base import Likelihood, over_rows
 from ..likelihoods.partial import PartlyObserved
+from ..likelihoods.weighted import unweighted
 from ..methods.rule import constant_unless
 from ..numerics.gaussian import Sites
 from ..numerics.linalg import solve_by_products
@@ -42,12 +43,15 @@ class _Holder(eqx.Module):
 def replaced(
     slots: tuple[Slot, ...], prior: Any, likelihood: Likelihood, unconstrained: Float[Array, " K"]
 ) -> tuple[Any, Any]:
-    """A prior and a likelihood (of rows that may be partly observed) with these hyperparameters."""
-    bare = likelihood.whole if isinstance(likelihood, PartlyObserved) else likelihood
-    holder = with_values(slots, _Holder(prior, bare), values_of(slots, unconstrained))
-    if isinstance(likelihood, PartlyObserved):
-        return holder.prior, eqx.tree_at(lambda outer: outer.whole, likelihood, holder.likelihood)
-    return holder.prior, holder.likelihood
+    """A prior and a likelihood (of rows that may have weights, or be partly observed) with these hyperparameters."""
+    holder = with_values(slots, _Holder(prior, _bare(likelihood)), values_of(slots, unconstrained))
+    return holder.prior, eqx.tree_at(_bare, likelihood, holder.likelihood)
+
+
+def _bare(likelihood: Likelihood) -> Likelihood:
+    """The likelihood of the model, without what data add to it: weights, and which outputs are observed."""
+    likelihood = unweighted(likelihood)
+    return likelihood.whole if isinstance(likelihood, PartlyObserved) else likelihood
 
 
 def problem_at(bound: BoundModel, slots: tuple[Slot, ...], unconstrained: Float[Array, " K"]) -> Problem:

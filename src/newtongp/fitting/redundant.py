@@ -1,4 +1,4 @@
-"""Variances of kernels of which the data determine only the product."""
+"""Hyperparameters that others make redundant: variances that are multiplied by others, and thresholds."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..kernels import Active, Independent, Kernel, Product, Scaled, Sum
+from ..terms.base import Term
 from ..terms.kernel_term import Product as ProductTerm
 
 Path = tuple[str | int, ...]
@@ -40,6 +41,20 @@ def redundant_variances(model: Any, learned: dict[Path, Variance]) -> dict[Path,
             for number, term in enumerate(terms.terms):
                 _visit_term(term, ("prior", "latents", latent, "terms", number), learned, redundant)
     return redundant
+
+
+def redundant_shift(model: Any) -> tuple[Path, str] | None:
+    """The hyperparameter of the likelihood that shifts f as an intercept does, and that intercept, if there are both.
+
+    An intercept with a prior of the user's own is not redundant.
+    """
+    prior, likelihood = getattr(model, "prior", None), getattr(model, "likelihood", None)
+    shift = getattr(likelihood, "shift", None)
+    if shift is None or not getattr(prior, "over_table", False):
+        return None
+    terms: list[Term] = [term for own in prior.latents for term in own.terms]
+    found = [term for term in terms if getattr(term, "intercept", False) and isinstance(getattr(term, "prior", 0), str)]
+    return (("likelihood", shift), f"the intercept of {found[0].label}") if found else None
 
 
 def _visit_term(term: Any, path: Path, learned: dict[Path, Variance], redundant: dict[Path, Path]) -> list[Variance]:

@@ -19,6 +19,7 @@ from jaxtyping import Array, Bool, Float
 
 from ..likelihoods.base import over_rows
 from ..methods.rule import Method, expand_around, propose, residual
+from ..methods.weights import copies_of, divided, times
 from ..numerics.gaussian import Gaussian, Sites, cavity
 from ..numerics.small import small_solve_psd, symmetrise
 from ..numerics.trees import select
@@ -65,15 +66,19 @@ def _expand(problem: Problem, method: Method, theta: Gaussian, sites: Sites) -> 
     conditioned = problem.workspace.marginals(sites, False)
 
     def row(likelihood, y, observed, theta, marginal, site, residual_covariance):
-        without = cavity(theta, site, power)
+        number = copies_of(likelihood).number
+        own = divided(site, number)
+        without = cavity(theta, own, power)
         expansion, value = expand_around(method, likelihood, y, observed, theta, without.gaussian, residual_covariance)
         proposed, _ = propose(method, expansion, observed, site, None, jnp.zeros(()))
         held, now = _natural(theta), _natural(marginal)
         mean = without.gaussian.mean
-        square = 0.5 * mean @ (held.precision - power * site.precision) @ mean
-        share = value + (square - 0.5 * without.log_det_ratio) / power
-        # The natural parameters of the tilted density are θ + α(λ* − λ).
-        moved = jax.tree.map(lambda h, p, s, n: (h + power * (p - s) - n) / power, held, proposed, site, now)
+        square = 0.5 * mean @ (held.precision - power * own.precision) @ mean
+        share = times(value + (square - 0.5 * without.log_det_ratio) / power, number)
+        # The natural parameters of the tilted density are θ + α(λ* − λ), with the sites of one copy of the row.
+        goal = divided(proposed, number)
+        moved = jax.tree.map(lambda h, p, s, n: (h + power * (p - s) - n) / power, held, goal, own, now)
+        moved = times(moved, number)
         moved = jax.tree.map(lambda leaf: jnp.where(observed, leaf, 0.0), moved)
         there = Sites(site.linear + moved.linear, site.precision + moved.precision)
         gap = jnp.max(jnp.abs(residual(marginal, site, there)))

@@ -18,7 +18,7 @@ from .._runtime import tiers
 from .._runtime.compilation import compiled, wait_for
 from .._runtime.double import in_double, to_host
 from ..inputs import memory
-from ..inputs.data import read_sites
+from ..inputs.data import read_sites, with_weights
 from ..methods.rule import Method
 from ..model import Model, from_formulas
 from ..numerics.gaussian import Gaussian, Sites
@@ -313,6 +313,7 @@ def infer(
     key: Any = None,
     check_memory: bool = True,
     effects: Any = None,
+    weights: Any = None,
 ) -> Result:
     """The Gaussian posterior of the model given data, for fixed hyperparameters.
 
@@ -326,6 +327,10 @@ def infer(
 
     A formula may be given instead of a model, followed by the table and a likelihood, as for `fit`.
 
+    `weights` are at least 0, one per row or the name of a column of the table. A row of weight w contributes
+    p(y | f)^w: with weight 2 it counts as if it were in the data twice, and with weight 0 as if its y were missing.
+    Predictions of y have no weights. `likelihoods.Weighted` does the same.
+
     With `batch_size`, a `SparseGP` is updated by that many rows at a time, in a random order determined by `key`, and
     `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps.
     Alternatively, x provides chunks `(x, y)` of the data, and y is omitted.
@@ -337,6 +342,7 @@ def infer(
     ('CONVERGED', (4, 1))
     """
     model, y = from_formulas(model, y, effects)
+    model = with_weights(model, x, weights)
     whole(max_steps, "max_steps", 0, such_as=100)
     throw, progress = flag(throw, "throw"), flag(progress, "progress")
     key = None if key is None else as_key(key)

@@ -94,6 +94,6 @@ def in_own_size(
 def _key(setup: Setup, choices: Any, static: Any) -> Any:
     """What the program of a size class depends on."""
     data = setup.data
-    structure = jax.tree.structure((setup.model.prior, data.likelihood(setup.model.likelihood), choices))
+    structure = jax.tree.structure((setup.model.prior, data.weighted_likelihood(setup.model.likelihood), choices))
     shapes = setup.size, data.x.shape[1], data.y.shape[1:]
     return structure, static, shapes, traces.circumstances()

@@ -17,7 +17,8 @@ from ..inputs.data import columns_of, read_data
 from ..inputs.tables import bind
 from ..kernels.definite import check_definite
 from ..likelihoods.base import Likelihood, map_row_parameters
-from ..model import Model
+from ..likelihoods.weighted import weights_of
+from ..model import Model, weighted_model, without_weights
 from ..numerics.gaussian import Sites
 from ..priors.base import Layout, Prior, Workspace
 from ..priors.markov import MarkovGP
@@ -101,8 +102,9 @@ class Setup:
 
     def __init__(self, model: Model, x: Any, y: Any):
         model, x, y = bind(model, x, y)
-        self.model = model
-        self.data, self.columns = read_data(x, y, model), columns_of(x, model)
+        self.model = without_weights(model)
+        self.data = read_data(x, y, weighted_model(self.model, weights_of(model.likelihood)))
+        self.columns = columns_of(x, model)
         self.memory = memory.require_rows(model.prior, self.data.x)
         kernel = getattr(model.prior, "kernel", None)
         if kernel is not None:
@@ -135,7 +137,7 @@ class Setup:
         return BoundModel(self.model.prior, self._likelihood(), self._layout.inputs, *jax.device_put((y, observed)))
 
     def _likelihood(self) -> Likelihood:
-        return self.order.likelihood(self.data.likelihood(self.model.likelihood))
+        return self.order.likelihood(self.data.weighted_likelihood(self.model.likelihood))
 
     @functools.cached_property
     def problem(self) -> Problem:

@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from .._runtime.double import in_double
-from ..inputs.data import missing_value, read_data
+from ..inputs.data import check_row_parameters, missing_value, read_data
 from ..likelihoods.partial import PartlyObserved, partly_problem
+from ..likelihoods.weighted import Weighted, unweighted, with_weight
 from ..methods.rule import Method
-from ..model import Model
+from ..model import Model, without_weights
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.kalman import loops
 from ..numerics.linalg import solve_by_products
@@ -85,7 +86,9 @@ def prepare(model: Model, x: Any, y: Any) -> Prepared:
     >>> ng.prepare(model, [2.0, 0.0, 1.0], [3, 1, 0]).y.shape
     (3, 1)
     """
-    data = read_data(x, y, model)
+    # Weights stay with the model, of which `solve` may be given another one.
+    data = read_data(x, y, without_weights(model))
+    check_row_parameters(model.likelihood, data.x.shape[0])
     return _laid_out(model, data.x, data.outputs)
 
 
@@ -192,7 +195,7 @@ def _bind(model: Model, prepared: Prepared) -> tuple[BoundModel, Order]:
     order = Order(prepared.rows, prepared.position)
     y = jnp.asarray(prepared.y, dtype=float)
     present = ~jnp.isnan(y)
-    likelihood = model.likelihood
+    likelihood = unweighted(model.likelihood)
     observed = jnp.any(present, axis=1)
     partial = likelihood.num_outputs > 1 and not isinstance(prepared.y, np.ndarray)
     if isinstance(prepared.y, np.ndarray):
@@ -205,6 +208,9 @@ def _bind(model: Model, prepared: Prepared) -> tuple[BoundModel, Order]:
     else:
         # If missing outputs cannot be marginalised, the row stays NaN, and so does the result.
         y = jnp.where(observed[:, None], y, example)
+    if isinstance(model.likelihood, Weighted):
+        weights = jnp.broadcast_to(jnp.asarray(model.likelihood.weights), observed.shape)
+        likelihood, observed = with_weight(likelihood, weights), observed & (weights > 0.0)
     y, observed = order.positions(y), order.positions(observed, fill=False)
     return BoundModel(model.prior, order.likelihood(likelihood), prepared.inputs, y, observed), order
 

@@ -12,7 +12,8 @@ import jax
 import numpy as np
 
 from ..likelihoods.base import Likelihood, at_rows, rows_given
-from ..model import Model
+from ..likelihoods.weighted import unweighted, weights_of
+from ..model import Model, weighted_model
 from ..validation.frames import frame_array, read_frame
 from ..validation.numbers import NotRealError, as_real
 from .columns import Columns, names_of
@@ -36,7 +37,7 @@ class Batch(NamedTuple):
     def likelihood(self, whole: Likelihood) -> Likelihood:
         """The likelihood with the row parameters of these rows."""
         rows = min(rows_given(whole).values(), default=1)
-        return self.data.likelihood(at_rows(whole, np.minimum(self.index, rows - 1)))
+        return self.data.weighted_likelihood(at_rows(whole, np.minimum(self.index, rows - 1)))
 
 
 class _Source(abc.ABC):
@@ -144,13 +145,14 @@ class Rows:
         self._source = _source(x, y)
         self.held: Data | None = None
         """All rows, if they are in memory."""
-        self.count, self.observed, self._partly = 0, 0, False
+        self.count, self.observed, self._partly = 0, 0.0, False
         self._columns: int | None = None
         # Row parameters are checked against the total number of rows, not that of a chunk.
-        self._plain = Model(model.prior, at_rows(model.likelihood, 0))
+        self._plain = Model(model.prior, at_rows(unweighted(model.likelihood), 0))
+        self._weights = weights_of(model.likelihood)
         for start, data in self._read(None):
             self.count = max(self.count, start + data.x.shape[0])
-            self.observed += int(np.sum(data.observed))
+            self.observed += float(np.sum(data.observed if data.weights is None else data.weights[data.observed]))
             self._partly |= data.seen is not None
             if see is not None:
                 see(data.x)
@@ -158,7 +160,7 @@ class Rows:
             raise ValueError("x has no rows: give at least one")
         check_row_parameters(model.likelihood, self.count)
         if isinstance(self._source, _Arrays) and type(self._source.x) is np.ndarray:
-            self.held = self._with_seen(read_data(self._source.x, self._source.y, self._plain))
+            self.held = self._with_seen(read_data(self._source.x, self._source.y, self._model(0, self.count)))
 
     @property
     def columns(self) -> Columns:
@@ -168,7 +170,7 @@ class Rows:
     def _read(self, order: np.random.Generator | None) -> Iterator[tuple[int, Data]]:
         for start, x, y in self._source.chunks(order):
             try:
-                data = read_data(x, y, self._plain)
+                data = read_data(x, y, self._model(start, len(x)))
             except ValueError as error:
                 raise ValueError(f"rows from {start} on: {error}") from None
             columns = data.x.shape[1]
@@ -179,6 +181,11 @@ class Rows:
                     "every chunk the same columns"
                 )
             yield start, self._with_seen(data)
+
+    def _model(self, start: int, rows: int) -> Model:
+        """The model for reading this many rows, with their weights."""
+        weights = self._weights
+        return weighted_model(self._plain, weights if np.ndim(weights) == 0 else weights[start : start + rows])
 
     def _with_seen(self, data: Data) -> Data:
         """Give all rows a mask if some are partly observed, so that one compiled program serves all batches."""

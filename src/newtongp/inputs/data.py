@@ -8,7 +8,8 @@ import numpy as np
 from ..likelihoods import support as supports
 from ..likelihoods.base import Likelihood, named_columns, rows_given
 from ..likelihoods.partial import PartlyObserved, partly_problem
-from ..model import Model
+from ..likelihoods.weighted import Weighted, with_weight
+from ..model import Model, weighted_model
 from ..numerics.gaussian import Sites
 from ..terms.columns import EncodedTable, TableColumns
 from ..validation.numbers import NotRealError, as_real
@@ -25,10 +26,17 @@ class Data(NamedTuple):
     observed: np.ndarray
     seen: np.ndarray | None = None
     """Which outputs of each row are observed, if some rows are partly missing."""
+    weights: np.ndarray | None = None
+    """The weight of each row, if they are not all 1. Rows of weight 0 are not observed."""
 
     def likelihood(self, whole: Likelihood) -> Likelihood:
         """The likelihood of the observed outputs."""
         return whole if self.seen is None else PartlyObserved(whole, self.seen)
+
+    def weighted_likelihood(self, whole: Likelihood) -> Likelihood:
+        """The likelihood of the observed outputs, with the weights of their rows."""
+        observed = self.likelihood(whole)
+        return observed if self.weights is None else with_weight(observed, self.weights)
 
     @property
     def outputs(self) -> np.ndarray:
@@ -149,25 +157,47 @@ def _read_times(x: Any, model: Model, name: str, like: Columns | None) -> np.nda
 def read_data(
     x: Any, y: Any, model: Model, names: tuple[str, str] = ("x", "y"), like: Columns | TableColumns | None = None
 ) -> Data:
-    """x and y as arrays, checked against each other and the model; NaN in y is missing."""
+    """x and y as arrays, checked against each other and the model; NaN in y is missing.
+
+    Weights are those of the model's likelihood.
+    """
     check_indexes(x.table if isinstance(x, EncodedTable) else x, y, names)
     if isinstance(x, EncodedTable) and x.encoding.output is not None and names[1] == "y":
         names = names[0], f"y, column {x.encoding.output!r},"
     inputs = read_inputs(x, model, names[0], like)
     outputs = _read_outputs(y, model.likelihood, inputs.shape[0], names)
     check_row_parameters(model.likelihood, inputs.shape[0])
+    likelihood = model.likelihood
+    if not isinstance(likelihood, Weighted):
+        return _read_rows(inputs, outputs, likelihood, names)
+    weights = np.broadcast_to(likelihood.weights, outputs.shape[:1]).copy()
+    # Without weight, a row is as good as missing.
+    read = _read_rows(inputs, np.where(weights[:, None] > 0.0, outputs, np.nan), likelihood.base, names)
+    return read._replace(weights=weights)
+
+
+def _read_rows(inputs: np.ndarray, outputs: np.ndarray, likelihood: Likelihood, names: tuple[str, str]) -> Data:
+    """Rows whose shapes have been checked, with numbers in place of missing outputs."""
     seen = ~np.isnan(outputs)
     observed = np.any(seen, axis=1)
-    _check_support(outputs, model.likelihood, names[1])
-    filled = np.where(observed[:, None], outputs, _stand_in(outputs[np.all(seen, axis=1)], model.likelihood))
+    _check_support(outputs, likelihood, names[1])
+    filled = np.where(observed[:, None], outputs, _stand_in(outputs[np.all(seen, axis=1)], likelihood))
     partly = np.flatnonzero(observed & ~np.all(seen, axis=1))
     if partly.size == 0:
         return Data(inputs, filled, observed)
-    problem = partly_problem(model.likelihood)
+    problem = partly_problem(likelihood)
     if problem is not None:
         where = f"{names[1]} has rows with some outputs missing and some not, first row {partly[0]}"
         raise ValueError(f"{where}: {problem}")
     return Data(inputs, np.where(np.isnan(filled), 0.0, filled), observed, seen)
+
+
+def with_weights(model: Any, x: Any, weights: Any) -> Any:
+    """The model with these weights of the rows of x, unless they are None."""
+    if weights is None or not isinstance(model, Model):
+        return model
+    check_indexes(x, weights, ("x", "weights"))
+    return weighted_model(model, weights)
 
 
 def check_indexes(x: Any, y: Any, names: tuple[str, str] = ("x", "y")) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..likelihoods.base import Likelihood, named_columns, row_mean, rows_given, with_row_parameters
+from ..likelihoods.weighted import unweighted
 from ..terms.columns import EncodedTable, TableColumns
 from ..validation.numbers import NotRealError, as_real
 
@@ -40,7 +41,7 @@ def bind(model: Any, x: Any, y: Any) -> tuple[Any, Any, Any]:
     if output is not None:
         y = table[output].numbers_or_missing()
     likelihood, row_columns = _with_columns(model.likelihood, table)
-    bound, columns = prior.bind(table, _units(likelihood, y))
+    bound, columns = prior.bind(table, _units(unweighted(likelihood), y))
     columns = TableColumns(columns.encoders, row_columns, output, table.library)
     if output is not None and output in columns.sources:
         raise ValueError(f"column {output!r} is y and cannot be part of a term: leave it out of the terms")
@@ -73,7 +74,9 @@ def _with_columns(likelihood: Likelihood, table: "Table") -> tuple[Likelihood, t
     """The likelihood with the values of columns that were given by name."""
     named = named_columns(likelihood)
     values = {name: _checked(likelihood, name, table, column) for name, column in named.items()}
-    return with_row_parameters(likelihood, **values), tuple(named.items())
+    # New rows need no weights.
+    kept = unweighted(likelihood).row_parameters
+    return with_row_parameters(likelihood, **values), tuple(pair for pair in named.items() if pair[0] in kept)
 
 
 def _checked(likelihood: Likelihood, name: str, table: "Table", column: str) -> np.ndarray:

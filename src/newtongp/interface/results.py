@@ -123,18 +123,7 @@ class ResultMethods:
         """
         from ..prediction import contrasts
 
-        return contrasts.contrast(
-            self,
-            table_a,
-            table_b,
-            average=average,
-            without=without,
-            new_levels=new_levels,
-            level=level,
-            n=n,
-            key=key,
-            **row_parameters,
-        )
+        return contrasts.contrast(self, table_a, table_b, average, without, new_levels, level, n, key, row_parameters)
 
     def leave_one_out(self: Any) -> np.ndarray:
         """log p(yₙ | all other rows), from the cavity of every row; NaN where y is missing or the cavity improper.

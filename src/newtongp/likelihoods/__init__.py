@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Product,
         RegressionNetwork,
     )
+    from .weighted import Weighted
 
 __getattr__, __dir__ = on_demand(
     __name__,
@@ -28,6 +29,7 @@ __getattr__, __dir__ = on_demand(
         "counts": "BetaBinomial Binomial NegativeBinomial Poisson",
         "multilatent": "AmplitudeDemodulation HeteroscedasticGaussian LinearCoregionalisation MultivariateGaussian "
         "Product RegressionNetwork",
+        "weighted": "Weighted",
     },
 )
 
@@ -54,5 +56,6 @@ __all__ = [
     "RegressionNetwork",
     "Softmax",
     "StudentT",
+    "Weighted",
     "ZeroInflated",
 ]

@@ -57,6 +57,8 @@ class Likelihood(eqx.Module):
     """Whether closed forms of expectations take about as long as sums over nodes."""
     latent_names: ClassVar[Any] = ()
     """The names of the latents, for models that say by name which terms belong to which; () if they have none."""
+    shift: ClassVar[str | None] = None
+    """The field that changes p(y | f) as a constant added to f does, if there is one."""
     contrasts: ClassVar[Any] = None
     """A matrix A with orthonormal rows, fewer than latents, if p(y | f) depends on Af alone: only Af needs nodes."""
 
@@ -117,8 +119,11 @@ class Likelihood(eqx.Module):
         """E[log p(y | f)] under f ~ N(mean, covariance) in closed form, or None if there is none."""
         return None
 
-    def log_expected_power(self, y, mean, covariance, power: float) -> Any:
-        """log E[p(y | f)^power] under f ~ N(mean, covariance) in closed form, or None if there is none."""
+    def log_expected_power(self, y, mean, covariance, power: Any) -> Any:
+        """log E[p(y | f)^power] under f ~ N(mean, covariance) in closed form, or None if there is none.
+
+        `power` is a number, or traced if rows have weights.
+        """
         return None
 
     def peak(self, y) -> Any:
@@ -274,7 +279,7 @@ def row_expected_log_prob(likelihood: Likelihood, y, mean, covariance):
     return likelihood.expected_log_prob(_output(likelihood, y), _latent(likelihood, mean), variance)
 
 
-def row_log_expected_power(likelihood: Likelihood, y, mean, covariance, power: float):
+def row_log_expected_power(likelihood: Likelihood, y, mean, covariance, power: Any):
     """The closed form of log E[p(y | f)^power], vectors in, or None."""
     variance = covariance[0, 0] if likelihood.num_latents == 1 else covariance
     return likelihood.log_expected_power(_output(likelihood, y), _latent(likelihood, mean), variance, power)

@@ -145,7 +145,8 @@ class Ordinal(Likelihood):
 
     P(y <= k | f) = s((t_k - f) / scale) for the thresholds t_0 < t_1 < ..., one fewer than levels. With the link
     "probit", s is the normal distribution function Phi; with "logit", the logistic one (proportional odds).
-    Thresholds are stored as the first one and the `gaps`, so that any positive gaps are valid.
+    Thresholds are stored as the first one and the `gaps`, so that any positive gaps are valid. In a model of terms with
+    an intercept, `fit` does not learn the first one, since only its difference from the intercept is determined.
 
     >>> stars = Ordinal(thresholds=[-1.0, 0.0, 1.0])
     >>> float(stars.mean(0.0)), float(stars.cdf(1, 0.0))
@@ -153,6 +154,7 @@ class Ordinal(Likelihood):
     """
 
     log_concave: ClassVar[bool] = True
+    shift: ClassVar[str | None] = "first"
     first: jax.Array | np.ndarray = learned(Real())
     gaps: jax.Array | np.ndarray | None = learned(Positive())
     # The scale is redundant with the scale of f and the thresholds.

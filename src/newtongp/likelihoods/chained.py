@@ -12,36 +12,14 @@ from jax.core import Tracer
 from ..parameters.constraints import Between, learned
 from ..validation.numbers import parameter
 from . import links
-from . import support as supports
 from .base import Likelihood
 from .continuous import StudentT
-
-
-class _Wrapper(Likelihood):
-    """A likelihood that wraps another, and passes on its row parameters (an exposure, a number of trials)."""
-
-    base: eqx.AbstractVar[Likelihood]
-
-    @property
-    def support(self) -> supports.Support:
-        return self.base.support
-
-    def __getattr__(self, name: str) -> Any:
-        # Called only for missing attributes: row parameters of the wrapped likelihood.
-        inside = self.__dict__.get("base")
-        if inside is not None and name in inside.row_parameters:
-            return getattr(inside, name)
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-
-    def check_support(self, y):
-        self.base.check_support(y)
-
-    def check_row_parameter(self, name, value):
-        return self.base.check_row_parameter(name, value)
+from .weighted import refuse_weights
+from .wrapper import Wrapper
 
 
 @final
-class Chained(_Wrapper):
+class Chained(Wrapper):
     """A likelihood with some of its parameters as functions: each gets its own latent, through a link.
 
     The latents are those of `base`, then one per parameter in the order of the arguments. The values of these
@@ -67,6 +45,7 @@ class Chained(_Wrapper):
         """
         if not isinstance(base, Likelihood):
             raise ValueError(f"base must be a likelihood such as StudentT(df=4), got {base!r}")
+        refuse_weights(base, "Chained")
         known = _scalar_parameters(base)
         listed = f"{type(base).__name__} has {', '.join(known) or 'none'}"
         if not parameters:
@@ -172,7 +151,7 @@ def HeteroscedasticStudentT(df=4.0, link="softplus") -> Chained:
 
 
 @final
-class ZeroInflated(_Wrapper):
+class ZeroInflated(Wrapper):
     """Zero-inflated counts: y is 0 with this probability, and otherwise follows `base`.
 
     >>> import newtongp as ng
@@ -190,6 +169,7 @@ class ZeroInflated(_Wrapper):
         """`base` is a likelihood of counts; 0 < `probability` < 1."""
         if not isinstance(base, Likelihood):
             raise ValueError(f"base must be a likelihood such as Poisson(), got {base!r}")
+        refuse_weights(base, "ZeroInflated")
         support = base.support
         if base.num_outputs != 1 or not (support.integer and support.lower == 0.0 and support.lower_included):
             raise ValueError(f"base must be a likelihood of counts from 0 on, such as Poisson(), got {base!r}")

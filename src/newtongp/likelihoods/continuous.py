@@ -1,6 +1,6 @@
 """Likelihoods of real, positive and fractional outputs."""
 
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import equinox as eqx
 import jax
@@ -18,7 +18,7 @@ from .log_distance import expected_log_square
 from .special import gammaln, incomplete_beta, log_rising_factorial, lower_gamma, ndtr
 
 
-def _normal_log_expected_power(residual, noise, variance, power: float):
+def _normal_log_expected_power(residual, noise, variance, power: Any):
     """log E[N(y | f, noise)^power] for f ~ N(mean, variance), with residual = y - mean."""
     determinants = -0.5 * power * (LOG_2PI + jnp.log(noise)) - 0.5 * jnp.log1p(power * variance / noise)
     return determinants - 0.5 * power * residual**2 / (noise + power * variance)

@@ -175,8 +175,31 @@ def _log_choices(rest, y):
     return log_rising_factorial(rest + 1.0, y) - gammaln(y + 1.0)
 
 
+class _Successes(Likelihood):
+    """Successes in a known number of trials, each with a probability of lapse + (1 - 2 lapse) link(f)."""
+
+    support: ClassVar[supports.Support] = supports.counts
+    row_parameters: ClassVar[tuple[str, ...]] = ("trials",)
+    trials: eqx.AbstractVar[jax.Array | np.ndarray]
+    link: eqx.AbstractVar[str]
+    lapse: eqx.AbstractVar[jax.Array | np.ndarray | None]
+
+    def check_row_parameter(self, name, value):
+        """The number of trials must be a positive integer."""
+        return _positive_integer_rows(value, name)
+
+    def check_support(self, y):
+        """Raise ValueError unless y are counts that do not exceed the trials of their row."""
+        self.support.check(y)
+        _check_trials(y[:, 0], np.asarray(self.trials))
+
+    def mean(self, f):
+        """E[y | f] = trials * p."""
+        return self.trials * links.probability(self.link, f, self.lapse)
+
+
 @final
-class Binomial(Likelihood):
+class Binomial(_Successes):
     """Successes in a known number of trials: y ~ Binomial(trials, p), p = lapse + (1 - 2 lapse) link(f).
 
     `trials` is one number, one per row, or the name of a column of the table.
@@ -187,8 +210,6 @@ class Binomial(Likelihood):
 
     trials: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
-    support: ClassVar[supports.Support] = supports.counts
-    row_parameters: ClassVar[tuple[str, ...]] = ("trials",)
     lapse: jax.Array | np.ndarray | None = learned(Between(0.0, 0.5))
 
     def __init__(self, trials, link="logit", lapse=0.0):
@@ -196,15 +217,6 @@ class Binomial(Likelihood):
         self.trials = rows_or_column(_positive_integer_rows, trials, "trials")
         self.link = links.check(link, links.PROBABILITY)
         self.lapse = links.lapse_rate(lapse)
-
-    def check_row_parameter(self, name, value):
-        """The number of trials must be a positive integer."""
-        return _positive_integer_rows(value, name)
-
-    def check_support(self, y):
-        """Raise ValueError unless y are counts that do not exceed the trials of their row."""
-        self.support.check(y)
-        _check_trials(y[:, 0], np.asarray(self.trials))
 
     def _log_probabilities(self, f):
         return links.log_probability(self.link, f, self.lapse), links.log_probability(self.link, -f, self.lapse)
@@ -219,10 +231,6 @@ class Binomial(Likelihood):
         success, failure = self._log_probabilities(f)
         rest = self.trials - y
         return _log_choices(rest, y) + y * success + rest * failure
-
-    def mean(self, f):
-        """E[y | f] = trials * p."""
-        return self.trials * links.probability(self.link, f, self.lapse)
 
     def covariance(self, f):
         """Var[y | f] = trials * p (1 - p)."""
@@ -240,7 +248,7 @@ class Binomial(Likelihood):
 
 
 @final
-class BetaBinomial(Likelihood):
+class BetaBinomial(_Successes):
     """Overdispersed successes in a known number of trials: a binomial whose probability varies from row to row.
 
     y ~ Binomial(trials, p) with p ~ Beta(c m, c (1 - m)), where c is the concentration and m = lapse + (1 - 2 lapse)
@@ -253,8 +261,6 @@ class BetaBinomial(Likelihood):
 
     trials: jax.Array | np.ndarray
     link: str = eqx.field(static=True)
-    support: ClassVar[supports.Support] = supports.counts
-    row_parameters: ClassVar[tuple[str, ...]] = ("trials",)
     concentration: jax.Array | np.ndarray = learned(Positive())
     lapse: jax.Array | np.ndarray | None = learned(Between(0.0, 0.5))
 
@@ -264,15 +270,6 @@ class BetaBinomial(Likelihood):
         self.concentration = parameter(concentration, "concentration", lower=0.0)
         self.link = links.check(link, links.PROBABILITY)
         self.lapse = links.lapse_rate(lapse)
-
-    def check_row_parameter(self, name, value):
-        """The number of trials must be a positive integer."""
-        return _positive_integer_rows(value, name)
-
-    def check_support(self, y):
-        """Raise ValueError unless y are counts that do not exceed the trials of their row."""
-        self.support.check(y)
-        _check_trials(y[:, 0], np.asarray(self.trials))
 
     def log_prob(self, y, f):
         """log (trials choose y) + log B(a + y, b + trials - y) - log B(a, b), with a = c m and b = c (1 - m)."""
@@ -286,10 +283,6 @@ class BetaBinomial(Likelihood):
         log_r = jnp.log(self.concentration) + log_share
         rising = log_r + log_rising_factorial(1.0 + jnp.exp(log_r), jnp.maximum(count - 1.0, 0.0))
         return jnp.where(count > 0.0, rising, 0.0)
-
-    def mean(self, f):
-        """E[y | f] = trials * m."""
-        return self.trials * links.probability(self.link, f, self.lapse)
 
     def covariance(self, f):
         """Var[y | f] = trials * m (1 - m) (c + trials) / (c + 1)."""

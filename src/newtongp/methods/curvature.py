@@ -18,6 +18,7 @@ from ..validation.numbers import parameter
 from .local_expansion import LocalExpansion
 from .nodes import moment_rule
 from .target import Expansion, Target
+from .weights import copies_of, times
 
 
 class Curvature(eqx.Module):
@@ -164,10 +165,12 @@ def guarded_hessian(
     """A negative semi-definite stand-in for the exact Hessian, for steps that are to do without negative curvature.
 
     Where y is Gaussian given f it is Gauss-Newton's, which leaves out the whole of what is indefinite; elsewhere the
-    exact Hessian without its positive eigenvalues, which keeps whatever the indefinite part adds to the others.
+    exact Hessian without its positive eigenvalues, which keeps whatever the indefinite part adds to the others. Both
+    are those of one copy of the row.
     """
     if likelihood.gaussian_form and likelihood.moments_problem() is None:
-        return _gauss_newton_hessian(target, likelihood, y, marginal, cubature, "auto")
+        copies = copies_of(likelihood)
+        return times(_gauss_newton_hessian(target, copies.base, y, marginal, cubature, "auto"), copies.share)
     return -project_psd(-hessian)
 
 

@@ -14,10 +14,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from ..likelihoods.base import Likelihood, one_row, row_expected_log_prob, row_log_expected_power
+from ..likelihoods.weighted import Weighted
 from ..numerics.cubature import Cubature, is_point
 from ..numerics.gaussian import Gaussian
 from ..numerics.small import outer, small_solve_lower_transposed, symmetrise
 from .nodes import AtNodes, Derivatives, Integrand, Nodes, derivatives, expected_at, place_nodes, powered_at
+from .weights import raised, times
 
 
 def has_closed_form(likelihood: Likelihood) -> bool:
@@ -46,6 +48,9 @@ def expected_log_density(
     A closed form is used where the likelihood has one and the method names no rule. With `descent`, the
     Hessian is that of `_descent_hessian`.
     """
+    if isinstance(likelihood, Weighted):
+        expected = expected_log_density(likelihood.base, y, gaussian, cubature, descent)
+        return times(expected, likelihood.weights)
     if cubature is None:
 
         def closed(mean):
@@ -108,7 +113,7 @@ def _descent_hessian(
     return blend_by_error(jnp.where(usable, error, 0.0), _NODES_EXACT, _NODES_COARSE, hessian, of_sum)
 
 
-def blend_by_error(error: Float[Array, ""], trusted: float, useless: float, first: Array, second: Array) -> Array:
+def blend_by_error(error: Float[Array, ""], trusted: Any, useless: Any, first: Array, second: Array) -> Array:
     """`first` where the error is below `trusted`, `second` where it is above `useless`, a mixture in between.
 
     Continuous, because a map that jumps has no fixed point to converge to.
@@ -142,10 +147,11 @@ def log_expected_density(
     y: Float[Array, " P"],
     gaussian: Gaussian,
     cubature: Cubature | None,
-    power: float = 1.0,
+    power: Any = 1.0,
     refine: Callable[[Cubature, int], Cubature] | None = None,
 ) -> Float[Array, ""]:
     """log E[p(y | f)^α]: the value alone, with a rule that may be refined (`place_nodes`)."""
+    likelihood, power = raised(likelihood, power)
     if cubature is None:
         closed = row_log_expected_power(likelihood, y, gaussian.mean, gaussian.covariance, power)
         if closed is not None:
@@ -156,7 +162,7 @@ def log_expected_density(
 
 
 def tilted_expectations(
-    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, cubature: Cubature | None, power: float
+    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, cubature: Cubature | None, power: Any
 ) -> Tilted:
     """log E[p(y | f)^α] at nodes, from expectations under the tilted weights t ∝ w p^α.
 
@@ -164,6 +170,7 @@ def tilted_expectations(
     variational inference as α → 0. Where nodes follow the density, the second is α Cov_t[∇ log p, f] C⁻¹, the same by
     partial integration.
     """
+    likelihood, power = raised(likelihood, power)
     nodes = place_nodes(likelihood, gaussian, cubature, density=True, y=y, power=power)
     at = powered_at(likelihood, y, nodes, power)
     if nodes.log_weights is not None and not nodes.split.linear:
@@ -232,7 +239,7 @@ def _followed_expectations(at: Integrand, nodes: Nodes) -> Tilted:
 
 
 def closed_log_expected_density(
-    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, power: float
+    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, power: Any
 ) -> Derivatives | None:
     """log E[p(y | f)^α] and its derivatives in the mean, where the likelihood knows them."""
 

@@ -88,7 +88,7 @@ class Powered(NamedTuple):
 
 
 class _Factored(NamedTuple):
-    """What derivatives share with the value. W is the inverse root of S, and `noise_root` that of Σ if α < 1."""
+    """What derivatives share with the value. W is the inverse root of S, and `noise_root` that of Σ unless α = 1."""
 
     value: Float[Array, " S"]
     matrix: Float[Array, "P K S"]
@@ -106,21 +106,24 @@ def powered_normal(
     others: Float[Array, "G S"],
     linear: Float[Array, "K S"],
     root: Float[Array, "K K"],
-    power: float,
+    power: Any,
 ) -> Float[Array, " S"]:
     """log E[p(y | f)^α] of `eq:pep-target`, for linear latents with these means and this root R of their covariance."""
     return _factored(likelihood, y, others, linear, root, power).value
 
 
-def _factored(likelihood, y, others, linear, root, power: float) -> _Factored:
+def _factored(likelihood, y, others, linear, root, power: Any) -> _Factored:
     matrix, residual, noise = linear_form(likelihood, y, others, linear)
     spread = _right_times(matrix, root)
     covariance = noise / power + _product(spread, _transposed(spread))
     inverse_root, log_det = _inverse_root(covariance)
     miss = _times(inverse_root, residual)
     outputs = y.shape[0]
-    noise_root, noise_log_det = _inverse_root(noise) if power < 1.0 else (None, 0.0)
-    scale = (1.0 - power) * (outputs * LOG_2PI + noise_log_det) - outputs * math.log(power)
+    # A power that depends on the weight of the row is not known when this is compiled.
+    whole = isinstance(power, float) and power == 1.0
+    noise_root, noise_log_det = (None, 0.0) if whole else _inverse_root(noise)
+    log_power = math.log(power) if isinstance(power, float) else jnp.log(power)
+    scale = (1.0 - power) * (outputs * LOG_2PI + noise_log_det) - outputs * log_power
     value = 0.5 * (scale - outputs * LOG_2PI - log_det - jnp.sum(miss**2, axis=0))
     return _Factored(value, matrix, spread, miss, inverse_root, noise_root)
 
@@ -131,7 +134,7 @@ def powered_derivatives(
     others: Float[Array, "G S"],
     linear: Float[Array, "K S"],
     root: Float[Array, "K K"],
-    power: float,
+    power: Any,
 ) -> Powered:
     """`powered_normal` with derivatives, in g only if there is any."""
     parts = _factored(likelihood, y, others, linear, root, power)
@@ -145,7 +148,7 @@ def powered_derivatives(
 
 
 def _derivatives_in_others(
-    likelihood, others, linear, root, power: float, parts: _Factored, fit
+    likelihood, others, linear, root, power: Any, parts: _Factored, fit
 ) -> tuple[Float[Array, "G S"], Float[Array, "G G S"], Float[Array, "G K S"]]:
     """First and second derivatives in g, by which S₁, r₁, ... are meant, and mixed ones in g and the means.
 

@@ -15,3 +15,5 @@ class LocalExpansion(eqx.Module):
     hessian: Float[Array, "*rows D D"]
     covariance_gradient: Float[Array, "*rows D D"] | None
     """Only for curvatures that look at the covariance too."""
+    copies: Float[Array, "*rows"] | None = None
+    """The number of copies that the row consists of, of each of which this is the expansion; None for 1."""

@@ -7,7 +7,7 @@ ratio of the two widths. Where the nodes are does not change what they add up to
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +90,7 @@ def mesh_for_expectation(log_density: Callable, reach: float, peak: tuple[Scalar
 
 
 def mesh_for_density(
-    log_density: Callable, reach: float, power: float, log_concave: bool, peak: tuple[Scalar, Scalar] | None
+    log_density: Callable, reach: float, power: Any, log_concave: bool, peak: tuple[Scalar, Scalar] | None
 ) -> Mesh:
     """For E[p^α]: where the tilted density is, which may have one peak near that of p and one near the Gaussian's."""
 

@@ -26,6 +26,7 @@ from ..likelihoods.base import (
     row_log_prob_derivatives,
     row_peak,
 )
+from ..likelihoods.weighted import unweighted
 from ..numerics.cubature import (
     Adaptive,
     Cubature,
@@ -141,7 +142,7 @@ def place_nodes(
     density: bool,
     refine: Callable[[Cubature, int], Cubature] | None = None,
     y: Float[Array, " P"] | None = None,
-    power: float = 1.0,
+    power: Any = 1.0,
 ) -> Nodes:
     """Nodes for this Gaussian: for E[log p], or where p^α is integrated (`density`).
 
@@ -162,6 +163,7 @@ def place_nodes(
 
 def numbers_per_row(likelihood: Likelihood, cubature: Cubature | None, density: bool) -> int:
     """The number of second derivatives at all nodes of one row."""
+    likelihood = unweighted(likelihood)
     parts = split(likelihood, cubature)
     rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
     nodes, count = rule.rule(len(parts.others))[1].size, len(parts.others) + len(parts.linear)
@@ -186,7 +188,7 @@ def _follow(
 ) -> Nodes:
     """Nodes that follow the density as well as the Gaussian, for one latent and linear ones besides."""
     # Where nodes are changes nothing but their error: no derivative is taken of it.
-    likelihood, y, mean, still = jax.tree.map(_hold, (likelihood, y, gaussian.mean, root))
+    likelihood, y, mean, still, power = jax.tree.map(_hold, (likelihood, y, gaussian.mean, root, power))
     at_mean = Nodes(parts, parts.points(mean, still, jnp.zeros((1, 1))), jnp.ones(1), jnp.zeros((1, 1)), still, rule)
     integrand = powered_at(likelihood, y, at_mean, power) if density else expected_at(likelihood, y, at_mean)
 
@@ -350,7 +352,7 @@ def expected_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes) -> 
     return Integrand.quadratic(at, len(nodes.split.others))
 
 
-def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: float) -> Integrand:
+def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power: Any) -> Integrand:
     """log E[p(y | f)^α] over the linear latents, given the others and the means of the linear ones."""
     if not nodes.split.linear:
         return _nonlinear(likelihood, y, power)
@@ -375,7 +377,7 @@ def powered_at(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, powe
     return Integrand(value, with_derivatives)
 
 
-def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: float) -> Integrand:
+def _nonlinear(likelihood: Likelihood, y: Float[Array, " P"], power: Any) -> Integrand:
     """α log p(y | f), with the likelihood's own derivatives if it has them."""
 
     def value(f):

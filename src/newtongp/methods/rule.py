@@ -21,6 +21,7 @@ from .energy import Energy, RowEnergy, declared_energy
 from .local_expansion import LocalExpansion
 from .safeguard import Riemannian, Safeguard
 from .target import Target
+from .weights import copies_of, divided, times
 
 
 class Method(eqx.Module):
@@ -76,12 +77,15 @@ class Method(eqx.Module):
         residual_covariance: Float[Array, "D D"] | None,
         known: Float[Array, ""] | None = None,
     ) -> RowEnergy:
-        """One row's share of the energy that goes with the target."""
+        """One row's share of the energy that goes with the target; `known` is that of one copy of the row."""
+        copies = copies_of(likelihood)
+        likelihood, site = copies.likelihood, divided(site, copies.number)
         if self.energy is None:
             around = add_covariance(marginal, residual_covariance)
             value = self.target.row_energy(likelihood, y, around, marginal, site, self.cubature)
-            return RowEnergy(jnp.asarray(value), jnp.ones((), dtype=bool))
-        return self.energy.row(likelihood, y, marginal, site, self.cubature, residual_covariance, known)
+            return RowEnergy(times(jnp.asarray(value), copies.number), jnp.ones((), dtype=bool))
+        one = self.energy.row(likelihood, y, marginal, site, self.cubature, residual_covariance, known)
+        return one._replace(value=times(one.value, copies.number))
 
     @property
     def keeps_psd(self) -> bool:
@@ -151,7 +155,7 @@ def evaluate(
     )
     point, proper = marginal, jnp.ones((), dtype=bool)
     if target.power > 0.0:
-        without = cavity(marginal, site, target.power)
+        without = cavity(marginal, divided(site, copies_of(likelihood).number), target.power)
         point, proper = without.gaussian, without.proper
     expansion, value = expand_around(method, likelihood, y, observed, whole, point, residual_covariance)
     known = value if target.value_in_energy else None
@@ -178,12 +182,15 @@ def expansion_around(
 def expand_around(
     method, likelihood, y, observed, marginal, point, residual_covariance
 ) -> tuple[LocalExpansion, Float[Array, ""]]:
-    """The view around a point, and the value of the target there."""
-    target = method.target
+    """The view around a point, and the value of the target there, both of one copy of the row."""
+    target, copies = method.target, copies_of(likelihood)
+    # Targets without cavities are proportional to log p; power EP's integrates p^α.
+    likelihood, share = (copies.likelihood, None) if target.power > 0.0 else (copies.base, copies.share)
     # A derivative in the mean of g, or in its covariance, is one in that of f.
     around = add_covariance(point, residual_covariance)
     derivatives = target.expand(likelihood, y, around, method.cubature)
     hessian = method.curvature.evaluate(target, likelihood, y, around, method.cubature, derivatives)
+    derivatives, hessian = times((derivatives, hessian), share)
     wanted = method.curvature.looks_at_covariance and target.uses_covariance
     slope = derivatives.covariance_gradient if wanted else None
     expansion = LocalExpansion(
@@ -191,6 +198,7 @@ def expand_around(
         jnp.where(observed, derivatives.gradient, 0.0),
         jnp.where(observed, hessian, 0.0),
         None if slope is None else jnp.where(observed, slope, 0.0),
+        copies.number,
     )
     return expansion, derivatives.value
 
@@ -224,7 +232,10 @@ def propose(
     state: Any,
     step_size: Float[Array, ""],
 ) -> tuple[Sites, Any]:
-    """One row's proposed site (`eq:local-update` with ρ = 1) and the curvature state to carry."""
+    """One row's proposed site (`eq:local-update` with ρ = 1) and the curvature state to carry.
+
+    A row that consists of copies has the product of their sites, which are all the same.
+    """
     hessian, carried = method.curvature.advance(expansion, state)
     gradient = expansion.gradient
     power = method.target.power
@@ -234,8 +245,8 @@ def propose(
             hessian = keep_tilted_positive(hessian, expansion.hessian, root, power)
         gradient, hessian = rescale(gradient, hessian, expansion.point.covariance, power)
     if method.safeguard is not None:
-        hessian = method.safeguard.correct(hessian, site, step_size)
-    proposed = Sites(gradient - hessian @ expansion.point.mean, -hessian)
+        hessian = method.safeguard.correct(hessian, divided(site, expansion.copies), step_size)
+    proposed = times(Sites(gradient - hessian @ expansion.point.mean, -hessian), expansion.copies)
     return jax.tree.map(lambda leaf: jnp.where(observed, leaf, jnp.zeros_like(leaf)), proposed), carried
 
 

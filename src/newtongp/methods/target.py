@@ -6,7 +6,7 @@ mean, and what is its Gauss-Newton curvature. It knows nothing of priors, of oth
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -47,6 +47,7 @@ from .linearisation import (
     slope_by_regression,
 )
 from .nodes import moment_rule
+from .weights import raised
 
 
 class Expansion(eqx.Module):
@@ -234,7 +235,8 @@ class PowerDensity(Target):
         if closed is not None:
             log_z = closed
         else:
-            log_z = _safe_log_z(tilted_expectations(likelihood, y, marginal, cubature, self.alpha), self.alpha)
+            tilted = tilted_expectations(likelihood, y, marginal, cubature, self.alpha)
+            log_z = _safe_log_z(tilted, raised(likelihood, self.alpha)[1])
         return Expansion(
             log_z.value / self.alpha,
             log_z.gradient / self.alpha,
@@ -260,7 +262,7 @@ _NARROW, _WIDE = 0.2, 0.8
 """Tilted variances, in units of the cavity's, of densities that are narrow and wide against it."""
 
 
-def _safe_log_z(tilted: Tilted, power: float) -> Derivatives:
+def _safe_log_z(tilted: Tilted, power: Any) -> Derivatives:
     """Derivatives of log Z such that C⁻¹ + ∇² log Z is positive definite.
 
     V = I + Lᵀ(∇² log Z)L is the tilted covariance in units of the cavity's (C = LLᵀ). There are two ways to it:
@@ -286,8 +288,8 @@ def _safe_log_z(tilted: Tilted, power: float) -> Derivatives:
     covariance_error = identity + root.T @ log_z.hessian @ root - resolved
     shift_error = root.T @ log_z.gradient - tilted.mean_shift
     disagreement = (jnp.max(jnp.abs(covariance_error)) * root.shape[0] + jnp.sum(shift_error**2)) / floor
-    trusted = min(_QUADRATURE_TRUSTED / power, _LARGEST_TRUSTED)
-    useless = min(_QUADRATURE_USELESS / power, _LEAST_USELESS)
+    trusted = jnp.minimum(_QUADRATURE_TRUSTED / power, _LARGEST_TRUSTED)
+    useless = jnp.minimum(_QUADRATURE_USELESS / power, _LEAST_USELESS)
     if followed and not tilted.nodes.split.linear:
         disagreement, trusted, useless = -floor, -_WIDE, -_NARROW
     error = jnp.where(usable, disagreement, -jnp.inf)

@@ -33,14 +33,13 @@ def contrast(
     result: Result,
     table_a: Any,
     table_b: Any,
-    *,
-    average: bool = False,
-    without: Any = (),
-    new_levels: str = "integrate",
-    level: float = 0.95,
-    n: int = 2000,
-    key: Any = 0,
-    **row_parameters: Any,
+    average: bool,
+    without: Any,
+    new_levels: str,
+    level: float,
+    n: int,
+    key: Any,
+    row_parameters: dict[str, Any],
 ) -> Any:
     """A data frame of E[y] at the rows of `table_a` minus that at the rows of `table_b`."""
     _, columns = parts_of(result, "contrast")

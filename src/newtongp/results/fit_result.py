@@ -19,9 +19,10 @@ class FitResult(Result):
     holds the learned values by name, `standard_errors` their approximate standard errors from the curvature of the
     energy (infinite for values that the data do not determine), and `fit_history` the lowest energy after each
     iteration of the search (including `penalty`, minus the log prior density of the values). `tied` maps parameters to
-    those whose value they share, `redundant` lists variances that were not learned because only their product with
-    another is determined, and `notes` lists what else was not learned and why. `covariance` and `joint_covariance` are
-    joint covariances, `undetermined` names values that only a weak prior determines, and `summary()` shows all of this.
+    those whose value they share, `redundant` maps those that were not learned because only they and another together
+    are determined (their product, or a threshold minus an intercept) to the other, and `notes` lists what else was not
+    learned and why. `covariance` and `joint_covariance` are joint covariances, `undetermined` names values that only a
+    weak prior determines, and `summary()` shows all of this.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian())

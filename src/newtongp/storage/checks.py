@@ -33,6 +33,7 @@ def _check_data(data: Data) -> None:
     require(_is_array(data.y, "f", rows, None), f"y must be a matrix with {rows} row(s)")
     require(_is_array(data.observed, "b", rows), f"observed must have {rows} boolean(s)")
     require(data.seen is None or _is_array(data.seen, "b", *data.y.shape), "seen must be like y")
+    require(data.weights is None or _is_array(data.weights, "f", rows), f"weights must have {rows} number(s)")
     require(is_finite(data.x) and is_finite(data.y), "x and y must be finite")
 
 

@@ -42,6 +42,7 @@ _CLASSES = {
     ),
     "likelihoods.partial": ("likelihoods", "PartlyObserved"),
     "likelihoods.support": ("likelihoods", "Support"),
+    "likelihoods.weighted": ("likelihoods", "Weighted"),
     "priors.additive": ("priors", "Additive"),
     "priors.dense": ("priors", "DensePosterior DenseWorkspace GP"),
     "priors.linear": ("priors", "LinearModel LinearPosterior LinearWorkspace"),

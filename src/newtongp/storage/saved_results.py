@@ -12,7 +12,7 @@ from ..inference.problem import Setup
 from ..inputs.columns import KINDS, NUMBERS, Columns
 from ..inputs.data import Data, read_data
 from ..methods.rule import Method
-from ..model import Model
+from ..model import Model, weighted_model
 from ..numerics.gaussian import Gaussian, Sites
 from ..priors.additive import Additive
 from ..priors.base import Posterior
@@ -143,7 +143,7 @@ def _check_rows(result: Result, failed: bool) -> None:
     parts = result.sites, result.marginals, result.site_marginals
     require(len({part is None for part in parts}) == 1, "sites and marginals can be missing only together")
     if result.data is not None:
-        read = read_data(result.data.x, result.data.outputs, model)
+        read = read_data(result.data.x, result.data.outputs, weighted_model(model, result.data.weights))
         require(same(tuple(read), tuple(result.data)), "data differ from what would have been read")
 
 

@@ -168,11 +168,30 @@ def _shown(term: Any) -> str:
     return "0" if term == _WITHOUT else ":".join(factor.expr for factor in term.factors)
 
 
+_GROUPS = " (groups are written in parentheses, as (1 | clinic))"
+
+
 def _reason(error: Exception) -> str:
-    """formulaic's message on one line: what is wrong, and the formula with that part between two marks."""
+    """What is wrong, in one line, and the formula with that part between two marks."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
     reason, _, where = plain.partition("\n\n")
-    reason = re.sub(r"\s*\(tip:.*", "", reason).strip().rstrip(".").replace("`", "'")
-    if "'|'" in reason:
-        reason = f"{reason} (groups are written in parentheses, as (1 | clinic))"
+    reason = _explained(re.sub(r"\s*\(tip:.*", "", reason).strip().rstrip(".").replace("`", "'"))
     return f"{reason}, here: {short(where.strip(), 200)[1:-1]}" if where.strip() else reason
+
+
+def _explained(reason: str) -> str:
+    """formulaic's reason in words that say what to write; its own words where it is none of the usual ones."""
+    operator = re.match(r"Operator '(.+?)' (has|is) ", reason)
+    if operator is not None:
+        symbol = operator.group(1)
+        if symbol == "~":
+            return "there must be one ~, with the terms to its right, and y, if it is said, to its left"
+        advice = _GROUPS if "|" in symbol else ""
+        return f"'{symbol}' must be between two terms: write what is missing, or leave it out{advice}"
+    if "context" in reason:
+        return "a parenthesis or quote is opened and not closed, or closed and not opened"
+    between = re.match(r"Missing operator between '(.+)' and '(.+)'", reason)
+    if between is not None:
+        one, two = between.groups()
+        return f"there is no operator between {one} and {two}: write {one} + {two}, or {one}:{two} for their product"
+    return reason

@@ -45,6 +45,13 @@ def from_formula(formula: str, effects: Any = "wide", **objects: Any) -> Formula
         raise ValueError(f"a formula is text such as 'y ~ x + (1 | g)', got {short(formula)}")
     if "~" not in formula:
         raise ValueError(f"the formula {formula!r} has no ~: write 'y ~ {formula.strip() or 1}'")
+    left, _, right = formula.partition("~")
+    if not right.strip():
+        output = left.strip() or "y"
+        raise ValueError(
+            f"the formula {formula!r} has nothing to the right of ~: write its terms there, as in '{output} ~ x + "
+            f"(1 | g)', or '{output} ~ 1' for an intercept alone"
+        )
     sides, reader = _expand(formula), _Reader(objects)
     read = {product: _read_product(product, reader) for product in sides.effects.products}
     linear = [found for found in read.values() if not isinstance(found, Term)]
@@ -190,7 +197,7 @@ _ADVICE = {
     "cut": "add the bins to the table as a column of its own",
     "lag": "add the shifted column to the table",
     "mo": "write walk(level) for effects of ordered levels that are similar for neighbouring ones",
-    "weights": "weights are parameters of the likelihood",
+    "weights": "give weights='column' to fit or infer",
     "group": "write (1 | g)",
     "linear": "write its columns as terms of the formula",
 }

@@ -39,8 +39,8 @@ class Batching(NamedTuple):
 
     @property
     def observed(self) -> float:
-        """The number of rows with some observed y, at least 1."""
-        return float(max(1, self.rows.observed))
+        """The number of rows with some observed y, or the sum of their weights, at least 1."""
+        return max(1.0, self.rows.observed)
 
     def batches(self, rng: np.random.Generator | None, skip: int = 0) -> Iterator[tuple[Batch, DeviceRows]]:
         """One pass in the order of the data, or in a random order with `rng`, without the first `skip` batches."""

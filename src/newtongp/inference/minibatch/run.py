@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from ...inputs.chunks import Rows
-from ...model import Model
+from ...model import Model, without_weights
 from ...priors.sparse import SparseGP
 from ...results.result import Result
 from ...validation.arguments import as_key, tolerance
@@ -33,7 +33,8 @@ class BatchRun:
         sample = model.prior.new_sample()
         rows = Rows(x, y, model, None if sample is None else sample.see)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(0 if key is None else key))))
-        self.problem = BatchedProblem(model, rows, model.prior.inducing_for(sample), chosen, batch_size, rng)
+        inducing = model.prior.inducing_for(sample)
+        self.problem = BatchedProblem(without_weights(model), rows, inducing, chosen, batch_size, rng)
         self.batched = batch_size is not None and batch_size < rows.count
 
     def run(self, max_steps: int, progress: bool) -> Result:

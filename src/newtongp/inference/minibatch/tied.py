@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float
 from ..._runtime.devices import kept_everywhere
 from ...likelihoods.base import over_rows
 from ...methods.rule import Method, expansion_around, propose, residual_in
+from ...methods.weights import copies_of, times
 from ...numerics.gaussian import Gaussian, Sites
 from ...numerics.trees import select
 from ..steps.backtracking import first_accepted
@@ -67,8 +68,9 @@ def _row_energy(shared: Shared) -> Callable:
     energy, cubature = shared.energy, shared.method.cubature
 
     def row(likelihood, y, observed, marginal, cavity, residual_covariance):
-        share = energy.tied_row(likelihood, y, marginal, cavity, cubature, residual_covariance)
-        return jnp.where(observed, share, 0.0)
+        copies = copies_of(likelihood)
+        share = energy.tied_row(copies.likelihood, y, marginal, cavity, cubature, residual_covariance)
+        return jnp.where(observed, times(share, copies.number), 0.0)
 
     return row
 
