@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "report": "_runtime validation results plotting diagnostics",
     "datasets": "",
     "interface": "validation numerics results prediction storage fitting plotting diagnostics report",
-    "sklearn": "validation kernels means likelihoods priors methods model results inference fitting",
+    "sklearn": "validation parameters kernels means likelihoods priors methods model results inference fitting",
     "cli": "_runtime storage",
     "__main__": "cli",
     "": (

@@ -152,6 +152,40 @@ def test_scaling_knows_constant_columns_and_weights():
     np.testing.assert_allclose(Scaling.of(values, weights), Scaling.of(np.repeat(values, weights, axis=0)), rtol=1e-9)
 
 
+WEIGHTS = np.arange(60) % 4
+
+
+@pytest.mark.parametrize("method", ["vi", pytest.param("newton", marks=pytest.mark.slow)])
+def test_a_weight_is_a_number_of_rows(method):
+    labels = LABELS == "yes"
+    estimators = GPRegressor(learn=False, method=method), GPClassifier(learn=False, method=method)
+    for estimator, y in zip(estimators, (Y, labels), strict=True):
+        repeated = clone(estimator).fit(np.repeat(X, WEIGHTS, axis=0), np.repeat(y, WEIGHTS))
+        weighted = clone(estimator).fit(X, y, sample_weight=WEIGHTS)
+        predict = "predict" if estimator is estimators[0] else "predict_proba"
+        np.testing.assert_allclose(getattr(weighted, predict)(NEW), getattr(repeated, predict)(NEW), rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        (np.zeros(60), "every sample_weight is zero"),
+        (np.ones(59), "one value per row"),
+        (np.ones((60, 1)), "one value per row"),
+        (-np.ones(60), "at least 0, but row 0 is -1"),
+        (np.full(60, np.nan), "sample_weight contains NaN"),
+    ],
+)
+def test_wrong_weights_are_refused(weights, words):
+    with pytest.raises(ValueError, match=words):
+        GPRegressor().fit(X, Y, sample_weight=weights)
+
+
+def test_classes_of_weight_zero_are_no_classes():
+    with pytest.raises(ValueError, match="one class only, 'no'"):
+        GPClassifier().fit(X, LABELS, sample_weight=(LABELS == "no").astype(float))
+
+
 @pytest.mark.parametrize(
     ("estimator", "y", "words"),
     [

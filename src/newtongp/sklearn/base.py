@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
+from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..fitting.fit import fit
@@ -22,6 +22,29 @@ _PIECE = 4096
 """Rows that are predicted at a time, which bounds the memory."""
 
 
+def read_weights(sample_weight: Any, rows: int) -> np.ndarray | None:
+    """Weights that are at least 0 and not all 0, one per row; None if there are none."""
+    if sample_weight is None:
+        return None
+    weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    if weights.shape != (rows,):
+        raise ValueError(f"sample_weight must have one value per row, {rows} of them, got shape {weights.shape}")
+    if np.any(weights < 0.0):
+        row = int(np.flatnonzero(weights < 0.0)[0])
+        raise ValueError(f"sample_weight must be at least 0, but row {row} is {weights[row]:g}")
+    if not np.any(weights > 0.0):
+        raise ValueError("every sample_weight is zero: at least one row must have a positive weight")
+    return weights
+
+
+def weighted_rows(*parts: Any) -> tuple[Any, ...]:
+    """The parts of data of which the last are the weights, without rows of weight 0; None stays None."""
+    weights = parts[-1]
+    if weights is None or np.all(weights > 0.0):
+        return parts
+    return tuple(part[weights > 0.0] for part in parts)
+
+
 class GPEstimator(BaseEstimator, abc.ABC):
     """An estimator of a model with a Gaussian process prior."""
 
@@ -30,7 +53,9 @@ class GPEstimator(BaseEstimator, abc.ABC):
     _x_scaling: Scaling
     n_features_in_: int
 
-    def _fit_rows(self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood) -> None:
+    def _fit_rows(
+        self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, weights: np.ndarray | None, parameters: Any
+    ) -> None:
         """Fit numbers: x in the units of the user, y in those of the likelihood."""
         given: Any = self
         random = check_random_state(given.random_state)
@@ -40,20 +65,20 @@ class GPEstimator(BaseEstimator, abc.ABC):
             given.kernel, given.prior, size, given.max_dense, given.inducing, given.batch_size, method, seed
         )
         self.prior_ = choice.name
-        self._x_scaling = Scaling.of(x) if flag(given.scale_x, "scale_x") else UNCHANGED
+        self._x_scaling = Scaling.of(x, weights) if flag(given.scale_x, "scale_x") else UNCHANGED
         model, x = Model(choice.prior, likelihood), self._x_scaling.apply(x)
         batches = {} if choice.batch_size is None else {"batch_size": choice.batch_size, "key": seed}
         if not flag(given.learn, "learn"):
-            self.result_ = infer(model, x, y, method, **batches)
+            self.result_ = infer(model, x, y, method, weights=weights, **batches)
             return
-        options = {"parameters": given.parameters, "restarts": given.restarts, "max_steps": given.max_steps}
+        options = {"parameters": parameters, "restarts": given.restarts, "max_steps": given.max_steps}
         options |= {"key": seed, "standard_errors": False}
         few = rows_to_learn_from(choice, size, given.max_learn, random)
         if few is None:
-            self.result_ = fit(model, x, y, method, batch_size=choice.batch_size, **options)
+            self.result_ = fit(model, x, y, method, weights=weights, batch_size=choice.batch_size, **options)
             return
-        learned = fit(model, x[few], y[few], method, **options)
-        self.result_ = infer(learned.model, x, y, method, **batches)
+        learned = fit(model, x[few], y[few], method, weights=None if weights is None else weights[few], **options)
+        self.result_ = infer(learned.model, x, y, method, weights=weights, **batches)
 
     def _read_new(self, X: Any) -> np.ndarray:
         """New inputs in scaled units."""

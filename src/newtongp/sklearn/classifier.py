@@ -11,18 +11,18 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from ..likelihoods import Bernoulli, Ordinal, Softmax
 from ..likelihoods.base import Likelihood
 from ..validation.names import find
-from .base import GPEstimator
+from .base import GPEstimator, read_weights, weighted_rows
 
 _NAMES = ("Bernoulli", "Softmax", "Ordinal")
 
 
-def _likelihood(given: Any, counts: np.ndarray) -> Likelihood:
-    """The likelihood of classes with these numbers of rows."""
-    classes = len(counts)
+def _likelihood(given: Any, shares: np.ndarray) -> Likelihood:
+    """The likelihood of classes with these shares of all rows."""
+    classes = len(shares)
     if given is None:
         return Bernoulli() if classes == 2 else Softmax(classes)
     if isinstance(given, str):
-        given = _named(find(given, _NAMES, "likelihood of classes"), counts)
+        given = _named(find(given, _NAMES, "likelihood of classes"), shares)
     if not isinstance(given, Likelihood) or type(given).probabilities is Likelihood.probabilities:
         raise ValueError(
             f"likelihood must be one of classes, such as likelihoods.Softmax(num_classes={classes}), or its name, "
@@ -34,11 +34,11 @@ def _likelihood(given: Any, counts: np.ndarray) -> Likelihood:
     return given
 
 
-def _named(name: str, counts: np.ndarray) -> Likelihood:
+def _named(name: str, shares: np.ndarray) -> Likelihood:
     if name == "Ordinal":
         # The thresholds with which f = 0 has the observed shares.
-        return Ordinal(ndtri(np.cumsum(counts)[:-1] / np.sum(counts)))
-    return Bernoulli() if name == "Bernoulli" else Softmax(len(counts))
+        return Ordinal(ndtri(np.cumsum(shares)[:-1]))
+    return Bernoulli() if name == "Bernoulli" else Softmax(len(shares))
 
 
 def _num_classes(likelihood: Likelihood) -> int | None:
@@ -102,17 +102,22 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         self.max_steps = max_steps
         self.random_state = random_state
 
-    def fit(self, X: Any, y: Any) -> "GPClassifier":
-        """Learn the hyperparameters and infer the posterior, from rows X and one label y per row."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPClassifier":
+        """Learn the hyperparameters and infer the posterior, from rows X and one label y per row.
+
+        A row with the weight 2 counts as two equal rows, and one with the weight 0 not at all.
+        """
         x, y = validate_data(self, X, y, dtype=np.float64)
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
-        self.classes_, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+        x, y, weights = weighted_rows(x, y, read_weights(sample_weight, len(y)))
+        self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"y must hold at least two classes, but there is one class only, {self.classes_.tolist()[0]!r}"
             )
-        self._fit_rows(x, codes.astype(float), _likelihood(self.likelihood, counts))
+        shares = np.bincount(codes, weights) / (len(y) if weights is None else np.sum(weights))
+        self._fit_rows(x, codes.astype(float), _likelihood(self.likelihood, shares), weights, self.parameters)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -10,8 +10,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from ..likelihoods import Chained, Gaussian, HeteroscedasticGaussian, StudentT
 from ..likelihoods.base import Likelihood
 from ..model import likelihood_named
+from ..parameters import Free
 from ..validation.arguments import flag
-from .base import GPEstimator
+from .base import GPEstimator, read_weights, weighted_rows
 from .scaling import UNCHANGED, Scaling
 
 _LOCATION_SCALE = (Gaussian, StudentT, HeteroscedasticGaussian)
@@ -26,6 +27,15 @@ def _likelihood(given: Any) -> Likelihood:
         name = type(likelihood).__name__
         raise ValueError(f"{name} has {likelihood.num_outputs} outputs, and estimators have one: use newtongp.fit")
     return likelihood
+
+
+_LEAST_NOISE = 1e-6
+
+
+def _above_rounding(likelihood: Likelihood) -> dict[str, Free] | None:
+    """A lower bound of the noise variance: data without noise have none, and rounding would end the search."""
+    known = isinstance(likelihood, Gaussian) and np.ndim(likelihood.variance) == 0
+    return {"likelihood.variance": Free(lower=_LEAST_NOISE)} if known else None
 
 
 @final
@@ -43,6 +53,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
     rows at once up to 20 000, then 4096). Of more than `max_learn` rows, hyperparameters of a sparse GP are learned
     from so many random ones, and the posterior is that of all rows; with `max_learn=None` they are learned from all
     rows, in batches. `prior` may also be "markov", "dense", "sparse", or a prior, which then replaces `kernel`.
+
+    The variance of Gaussian noise is at least 1e-6 times that of y, unless `parameters` are given.
 
     Columns of X are scaled to mean 0 and variance 1, and so is y with the Gaussian and Student-t likelihoods. Kernels,
     likelihoods and `parameters` are therefore in these units; `scale_x=False` and `scale_y=False` change that.
@@ -104,15 +116,20 @@ class GPRegressor(RegressorMixin, GPEstimator):
             tags.target_tags.positive_only = False  # `fit` says what is wrong
         return tags
 
-    def fit(self, X: Any, y: Any) -> "GPRegressor":
-        """Learn the hyperparameters and infer the posterior, from rows X and one number y per row."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPRegressor":
+        """Learn the hyperparameters and infer the posterior, from rows X and one number y per row.
+
+        A row with the weight 2 counts as two equal rows, and one with the weight 0 not at all.
+        """
         x, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = column_or_1d(y, warn=True, dtype=np.float64)
+        x, y, weights = weighted_rows(x, y, read_weights(sample_weight, len(y)))
         likelihood = _likelihood(self.likelihood)
         inner = likelihood.base if isinstance(likelihood, Chained) else likelihood
         scaled = flag(self.scale_y, "scale_y") and isinstance(inner, _LOCATION_SCALE)
-        self._y_scaling = Scaling.of(y) if scaled else UNCHANGED
-        self._fit_rows(x, self._y_scaling.apply(y), likelihood)
+        self._y_scaling = Scaling.of(y, weights) if scaled else UNCHANGED
+        parameters = _above_rounding(likelihood) if scaled and self.parameters is None else self.parameters
+        self._fit_rows(x, self._y_scaling.apply(y), likelihood, weights, parameters)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
