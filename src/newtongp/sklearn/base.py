@@ -18,6 +18,8 @@ from ..validation.arguments import flag
 from .choices import Size, as_seed, method_for, prior_for, rows_to_learn_from
 from .scaling import UNCHANGED, Scaling
 
+_TOLERANCE = 1e-9
+"""Of inference with given hyperparameters: the same data in another form, or order, give the same predictions."""
 _PIECE = 4096
 """Rows that are predicted at a time, which bounds the memory."""
 
@@ -69,7 +71,7 @@ class GPEstimator(BaseEstimator, abc.ABC):
         model, x = Model(choice.prior, likelihood), self._x_scaling.apply(x)
         batches = {} if choice.batch_size is None else {"batch_size": choice.batch_size, "key": seed}
         if not flag(given.learn, "learn"):
-            self.result_ = infer(model, x, y, method, weights=weights, **batches)
+            self.result_ = infer(model, x, y, method, weights=weights, **(batches or {"tol": _TOLERANCE}))
             return
         options = {"parameters": parameters, "restarts": given.restarts, "max_steps": given.max_steps}
         options |= {"key": seed, "standard_errors": False}
