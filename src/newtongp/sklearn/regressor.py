@@ -49,10 +49,10 @@ class GPRegressor(RegressorMixin, GPEstimator):
 
     The prior depends on the data. If X has one column and the kernel has a state space form, it is a `MarkovGP`, for
     any number of rows. Otherwise it is a dense `GP` if the number of rows times the number of latents is at most
-    `max_dense`, and else a `SparseGP` with `inducing` inducing inputs, in batches of `batch_size` rows ("auto": all
-    rows at once up to 20 000, then 4096). Of more than `max_learn` rows, hyperparameters of a sparse GP are learned
-    from so many random ones, and the posterior is that of all rows; with `max_learn=None` they are learned from all
-    rows, in batches. `prior` may also be "markov", "dense", "sparse", or a prior, which then replaces `kernel`.
+    `max_dense` (by default 1000 with Gaussian noise and 500 with other likelihoods), and else a `SparseGP` with
+    `inducing` inducing inputs, in batches of `batch_size` rows ("auto": all rows at once up to 20 000, then 4096). Of
+    more than `max_learn` rows, hyperparameters of a sparse GP are learned from so many random ones, and the posterior
+    is that of all rows; with `max_learn=None` they are learned from all rows, in batches. `prior` may also be "markov", "dense", "sparse", or a prior, which then replaces `kernel`.
 
     The variance of Gaussian noise is at least 1e-6 times that of y, unless `parameters` are given.
 
@@ -82,7 +82,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         prior: Any = "auto",
         learn: bool = True,
         parameters: Any = None,
-        max_dense: int = 1000,
+        max_dense: int | None = None,
         inducing: Any = 100,
         max_learn: int | None = 10_000,
         batch_size: Any = "auto",
