@@ -52,7 +52,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
     `max_dense` (by default 1000 with Gaussian noise and 500 with other likelihoods), and else a `SparseGP` with
     `inducing` inducing inputs, in batches of `batch_size` rows ("auto": all rows at once up to 20 000, then 4096). Of
     more than `max_learn` rows, hyperparameters of a sparse GP are learned from so many random ones, and the posterior
-    is that of all rows; with `max_learn=None` they are learned from all rows, in batches. `prior` may also be "markov", "dense", "sparse", or a prior, which then replaces `kernel`.
+    is that of all rows; with `max_learn=None` they are learned from all rows, in batches. `prior` may also be "markov",
+    "dense", "sparse", or a prior, which then replaces `kernel`.
 
     The variance of Gaussian noise is at least 1e-6 times that of y, unless `parameters` are given.
 
