@@ -73,6 +73,8 @@ def test_classes_are_those_of_the_labels(classifier):
     probabilities = classifier.predict_proba(NEW)
     np.testing.assert_allclose(probabilities, prediction.probabilities, rtol=1e-6)
     np.testing.assert_allclose(classifier.predict_log_proba(NEW), np.log(probabilities))
+    # All rows are inducing inputs: the sparse GP is the dense one.
+    assert classifier.prior_ == "sparse" and classifier.result_.posterior.inducing[0].shape == (64, 2)
     assert classifier.classes_.tolist() == ["no", "perhaps", "yes"]
     assert classifier.predict(NEW).tolist() == classifier.classes_[probabilities.argmax(axis=1)].tolist()
     assert classifier.score(X, LABELS) > 0.8
@@ -111,8 +113,9 @@ def chosen(rows, columns, latents=1, gaussian=True, **given):
         ((1001, 2), {}, ("sparse", None)),
         ((500, 2, 1, False), {}, ("dense", None)),
         ((501, 2, 1, False), {}, ("sparse", None)),
-        ((300, 2, 4), {}, ("sparse", None)),
-        ((300, 2, 4), {"max_dense": 1200}, ("dense", None)),
+        ((30, 2, 3, False), {}, ("sparse", None)),
+        ((30, 2, 3, False), {"prior": "dense"}, ("dense", None)),
+        ((300, 2), {"max_dense": 200}, ("sparse", None)),
         ((20_001, 2), {}, ("sparse", 4096)),
         ((20_001, 2), {"method": "newton"}, ("sparse", None)),
         ((20_001, 2), {"batch_size": None}, ("sparse", None)),

@@ -16,7 +16,7 @@ from ..likelihoods.base import Likelihood
 from ..model import Model
 from ..results.result import Result
 from ..validation.arguments import flag
-from .choices import Size, as_seed, method_for, prior_for, rows_to_learn_from
+from .choices import Size, all_rows_inducing, as_seed, method_for, prior_for, rows_to_learn_from
 from .scaling import UNCHANGED, Scaling
 
 _TOLERANCE = 1e-9
@@ -29,7 +29,8 @@ def read_weights(sample_weight: Any, rows: int) -> np.ndarray | None:
     """Weights that are at least 0 and not all 0, one per row; None if there are none."""
     if sample_weight is None:
         return None
-    weights = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    kind: Any = np.float64
+    weights = check_array(sample_weight, ensure_2d=False, dtype=kind, input_name="sample_weight")
     if weights.shape != (rows,):
         raise ValueError(f"sample_weight must have one value per row, {rows} of them, got shape {weights.shape}")
     if np.any(weights < 0.0):
@@ -63,18 +64,19 @@ class GPEstimator(BaseEstimator, abc.ABC):
         given: Any = self
         random = check_random_state(given.random_state)
         seed, method = as_seed(random), method_for(given.method)
-        size = Size(*x.shape, likelihood.num_latents, isinstance(likelihood, Gaussian))
-        choice = prior_for(
-            given.kernel, given.prior, size, given.max_dense, given.inducing, given.batch_size, method, seed
-        )
-        self.prior_ = choice.name
+        rows, columns = x.shape
         self._x_scaling = Scaling.of(x, weights) if flag(given.scale_x, "scale_x") else UNCHANGED
-        model, x = Model(choice.prior, likelihood), self._x_scaling.apply(x)
-        batches = {} if choice.batch_size is None else {"batch_size": choice.batch_size, "key": seed}
+        x = self._x_scaling.apply(x)
+        size = Size(rows, columns, likelihood.num_latents, isinstance(likelihood, Gaussian))
+        inducing = all_rows_inducing(x, given.inducing)
+        choice = prior_for(given.kernel, given.prior, size, given.max_dense, inducing, given.batch_size, method, seed)
+        self.prior_ = choice.name
+        model = Model(choice.prior, likelihood)
+        batches: dict[str, Any] = {} if choice.batch_size is None else {"batch_size": choice.batch_size, "key": seed}
         if not flag(given.learn, "learn"):
             self.result_ = infer(model, x, y, method, weights=weights, **(batches or {"tol": _TOLERANCE}))
             return
-        options = {"parameters": parameters, "restarts": given.restarts, "max_steps": given.max_steps}
+        options: dict[str, Any] = {"parameters": parameters, "restarts": given.restarts, "max_steps": given.max_steps}
         options |= {"key": seed, "standard_errors": False}
         few = rows_to_learn_from(choice, size, given.max_learn, random)
         if few is None:
@@ -86,7 +88,7 @@ class GPEstimator(BaseEstimator, abc.ABC):
     def _read_new(self, X: Any) -> np.ndarray:
         """New inputs in scaled units."""
         check_is_fitted(self)
-        x = validate_data(self, X, reset=False, dtype=np.float64)
+        x: Any = validate_data(self, X, reset=False, dtype=np.float64)
         return self._x_scaling.apply(x)
 
     def _predict_in_pieces(self, X: Any, part: Callable[[Any], np.ndarray]) -> np.ndarray:

@@ -14,7 +14,7 @@ from ..priors.base import Prior
 from ..priors.dense import GP
 from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
-from ..validation.arguments import whole
+from ..validation.arguments import is_whole, whole
 from ..validation.names import find
 
 PRIORS = ("auto", "dense", "sparse", "markov")
@@ -23,7 +23,8 @@ _METHODS = ("VI", "Newton", "PowerEP", "PosteriorLinearisation", "Taylor")
 _SYNONYMS = {"laplace": "Newton", "ep": "PowerEP"}
 
 DENSE_GAUSSIAN, DENSE_OTHERS = 1000, 500
-"""The largest number of rows times latents for a dense GP, with which a fit takes some ten seconds."""
+"""The largest number of rows of a dense GP, with which a fit takes some ten seconds."""
+_FEWEST_INDUCING = 16
 ALL_AT_ONCE = 20_000
 """The largest number of rows that a sparse GP processes without batches."""
 _BATCH = 4096
@@ -66,7 +67,7 @@ class Choice(NamedTuple):
 def prior_for(
     kernel: Any, prior: Any, size: Size, max_dense: Any, inducing: Any, batch_size: Any, method: Method, seed: int
 ) -> Choice:
-    """The prior that an estimator uses, by the rule in its documentation."""
+    """The prior that an estimator uses, by the rule in its documentation. `inducing` is as in `SparseGP`."""
     if isinstance(prior, Prior):
         return Choice(type(prior).__name__, prior, _batches(batch_size, size, prior, method))
     if not (isinstance(prior, str) and prior in PRIORS):
@@ -99,7 +100,22 @@ def _by_size(kernel: Any, size: Size, max_dense: Any) -> str:
     max_dense = usual if max_dense is None else whole(max_dense, "max_dense", 0, such_as=1000)
     if size.columns == 1 and _has_state_space_form(kernel):
         return "markov"
-    return "dense" if size.rows * size.latents <= max_dense else "sparse"
+    # With D latents, a dense GP takes D³ times as long, and a sparse one D². For few rows the latter is exact.
+    return "dense" if size.latents == 1 and size.rows <= max_dense else "sparse"
+
+
+def all_rows_inducing(x: np.ndarray, inducing: Any) -> Any:
+    """All rows as inducing inputs, if there are fewer than `inducing`, which is then returned.
+
+    The first row is repeated, which changes nothing, so that one compiled program serves several numbers of rows.
+
+    >>> all_rows_inducing(np.arange(20.0)[:, None], 100).shape, all_rows_inducing(np.arange(20.0)[:, None], 10)
+    ((32, 1), 10)
+    """
+    if not is_whole(inducing) or x.shape[0] >= inducing:
+        return inducing
+    size = min(inducing, max(_FEWEST_INDUCING, 2 ** int(np.ceil(np.log2(x.shape[0])))))
+    return np.concatenate([x, np.repeat(x[:1], size - x.shape[0], axis=0)])
 
 
 def _has_state_space_form(kernel: Any) -> bool:

@@ -53,8 +53,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
 
     Labels may be numbers or strings. `likelihood` is Bernoulli (probit) for two classes and `Softmax`, with one latent
     per class, for more; "ordinal" is for classes whose order is that of their sorted labels, and any likelihood with
-    `probabilities` of the classes 0, 1, ... may be given. All other arguments are those of `GPRegressor`. The limit
-    `max_dense` is compared with the number of rows times the number of latents.
+    `probabilities` of the classes 0, 1, ... may be given. All other arguments are those of `GPRegressor`.
 
     After `fit`, `classes_` holds the labels, `result_` the result of `newtongp.fit` for the classes 0, 1, ..., and
     `prior_` says which prior was used.

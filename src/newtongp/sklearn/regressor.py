@@ -48,12 +48,13 @@ class GPRegressor(RegressorMixin, GPEstimator):
     (see `newtongp.fit`, also for `restarts` and `max_steps`); with `learn=False` all keep their values.
 
     The prior depends on the data. If X has one column and the kernel has a state space form, it is a `MarkovGP`, for
-    any number of rows. Otherwise it is a dense `GP` if the number of rows times the number of latents is at most
-    `max_dense` (by default 1000 with Gaussian noise and 500 with other likelihoods), and else a `SparseGP` with
-    `inducing` inducing inputs, in batches of `batch_size` rows ("auto": all rows at once up to 20 000, then 4096). Of
-    more than `max_learn` rows, hyperparameters of a sparse GP are learned from so many random ones, and the posterior
-    is that of all rows; with `max_learn=None` they are learned from all rows, in batches. `prior` may also be "markov",
-    "dense", "sparse", or a prior, which then replaces `kernel`.
+    any number of rows. Otherwise it is a dense `GP` if the likelihood has one latent and there are at most `max_dense`
+    rows (by default 1000 with Gaussian noise and 500 with other likelihoods), and else a `SparseGP`. Its inducing
+    inputs are all rows, with which it is exact, or `inducing` of them, chosen from the data, if there are more. It is
+    conditioned on batches of `batch_size` rows ("auto": all rows at once up to 20 000, then 4096). Of more than
+    `max_learn` rows, its hyperparameters are learned from so many random ones, and the posterior is that of all rows;
+    with `max_learn=None` they are learned from all rows, in batches. `prior` may also be "markov", "dense", "sparse",
+    or a prior, which then replaces `kernel`.
 
     The variance of Gaussian noise is at least 1e-6 times that of y, unless `parameters` are given.
 
