@@ -49,6 +49,7 @@ MAY_IMPORT = {
     ),
     "interface": "validation numerics results prediction storage fitting plotting diagnostics report",
     "commands": "validation parameters likelihoods methods model storage fitting diagnostics report",
+    "sklearn": "validation parameters kernels means likelihoods priors methods model results inference fitting",
     "cli": "_runtime commands",
     "__main__": "cli",
     "": (

@@ -32,6 +32,7 @@ PAGES = [
     "docs/linear.md",
     "docs/tables.md",
     "docs/forecasting.md",
+    "docs/sklearn.md",
     "docs/sparse.md",
     "docs/space_time.md",
     "docs/scaling.md",

@@ -1,5 +1,6 @@
 """What is saved comes back the same in another process, and files that are anything else are refused."""
 
+import copy
 import dataclasses
 import enum
 import functools
@@ -193,6 +194,15 @@ def test_sparse_results_keep_their_posterior(path):
     tied = there_and_back(sparse("tied"), path)
     assert tied.sites is None and tied.marginals is None and tied.site_marginals is None
     assert same(tied.posterior, sparse("tied").posterior)
+
+
+@pytest.mark.parametrize("made", [counts, sparse])
+def test_results_can_be_pickled_and_copied(made):
+    result = made()
+    expected = result.predict(X[:3]).mean
+    for again in (pickle.loads(pickle.dumps(result)), copy.deepcopy(result)):
+        assert type(again) is type(result) and again.status is result.status and again.energy == result.energy
+        np.testing.assert_allclose(again.predict(X[:3]).mean, expected, rtol=1e-10)
 
 
 def test_a_failed_run_can_be_kept(path):

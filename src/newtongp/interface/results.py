@@ -239,6 +239,12 @@ class ResultMethods:
 
         storage.save(self, path)
 
+    def __reduce__(self: Any) -> Any:
+        """For pickle and copy: the same parts as in a file, with custom classes by their names, as pickle does it."""
+        from ..storage.saved_results import contents_of_result, restored
+
+        return restored, (type(self), contents_of_result(self))
+
 
 class FitResultMethods:
     """The additional methods of a `FitResult`."""

@@ -95,13 +95,19 @@ def make_result(cls: type, values: dict[str, Any], where: str) -> Result:
             raise FileFormatError(f"{where}.{name} cannot be {short(values[name])}")
         if kind is float:
             values[name] = float(values[name])
-    made, posterior = object.__new__(cls), values.pop("posterior")
-    vars(made).update(values)
-    if made.site_marginals is None:
-        made.site_marginals = made.marginals
-    _check_result(made, posterior)
+    made = restored(cls, values)
+    _check_result(made, values["posterior"])
     if isinstance(made, FitResult):
         _check_fit(made)
+    return made
+
+
+def restored(cls: type, values: dict[str, Any]) -> Result:
+    """A result with these parts, which are not checked; also what pickle calls."""
+    made, posterior = object.__new__(cls), values["posterior"]
+    vars(made).update({name: value for name, value in values.items() if name != "posterior"})
+    if made.site_marginals is None:
+        made.site_marginals = made.marginals
     if posterior is None:
         made._condition = functools.partial(_conditioned, made.model, made.data, made.sites, made.columns)
     else:

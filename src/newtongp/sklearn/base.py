@@ -1,0 +1,109 @@
+"""What both estimators have in common: reading data, fitting, and predictions in pieces."""
+
+import abc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ..fitting.fit import fit
+from ..inference.infer import infer
+from ..likelihoods import Gaussian
+from ..likelihoods.base import Likelihood
+from ..model import Model
+from ..results.result import Result
+from ..validation.arguments import flag
+from .choices import Size, all_rows_inducing, as_seed, method_for, prior_for, rows_to_learn_from
+from .scaling import UNCHANGED, Scaling
+
+_TOLERANCE = 1e-9
+"""Of inference with given hyperparameters: the same data in another form, or order, give the same predictions."""
+_PIECE = 4096
+"""Rows that are predicted at a time, which bounds the memory."""
+
+
+def read_weights(sample_weight: Any, rows: int) -> np.ndarray | None:
+    """Weights that are at least 0 and not all 0, one per row; None if there are none."""
+    if sample_weight is None:
+        return None
+    kind: Any = np.float64
+    weights = check_array(sample_weight, ensure_2d=False, dtype=kind, input_name="sample_weight")
+    if weights.shape != (rows,):
+        raise ValueError(f"sample_weight must have one value per row, {rows} of them, got shape {weights.shape}")
+    if np.any(weights < 0.0):
+        row = int(np.flatnonzero(weights < 0.0)[0])
+        raise ValueError(f"sample_weight must be at least 0, but row {row} is {weights[row]:g}")
+    if not np.any(weights > 0.0):
+        raise ValueError("every sample_weight is zero: at least one row must have a positive weight")
+    return weights
+
+
+def weighted_rows(*parts: Any) -> tuple[Any, ...]:
+    """The parts of data of which the last are the weights, without rows of weight 0; None stays None."""
+    weights = parts[-1]
+    if weights is None or np.all(weights > 0.0):
+        return parts
+    return tuple(part[weights > 0.0] for part in parts)
+
+
+class GPEstimator(BaseEstimator, abc.ABC):
+    """An estimator of a model with a Gaussian process prior."""
+
+    result_: Result
+    prior_: str
+    _x_scaling: Scaling
+    n_features_in_: int
+
+    def _fit_rows(
+        self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, weights: np.ndarray | None, parameters: Any
+    ) -> None:
+        """Fit numbers: x in the units of the user, y in those of the likelihood."""
+        given: Any = self
+        random = check_random_state(given.random_state)
+        seed, method = as_seed(random), method_for(given.method)
+        rows, columns = x.shape
+        self._x_scaling = Scaling.of(x, weights) if flag(given.scale_x, "scale_x") else UNCHANGED
+        x = self._x_scaling.apply(x)
+        size = Size(rows, columns, likelihood.num_latents, isinstance(likelihood, Gaussian))
+        inducing = all_rows_inducing(x, given.inducing)
+        choice = prior_for(given.kernel, given.prior, size, given.max_dense, inducing, given.batch_size, method, seed)
+        self.prior_ = choice.name
+        model = Model(choice.prior, likelihood)
+        batches: dict[str, Any] = {} if choice.batch_size is None else {"batch_size": choice.batch_size, "key": seed}
+        if not flag(given.learn, "learn"):
+            self.result_ = infer(model, x, y, method, weights=weights, **(batches or {"tol": _TOLERANCE}))
+            return
+        options: dict[str, Any] = {"parameters": parameters, "restarts": given.restarts, "max_steps": given.max_steps}
+        options |= {"key": seed, "standard_errors": False}
+        few = rows_to_learn_from(choice, size, given.max_learn, random)
+        if few is None:
+            self.result_ = fit(model, x, y, method, weights=weights, batch_size=choice.batch_size, **options)
+            return
+        learned = fit(model, x[few], y[few], method, weights=None if weights is None else weights[few], **options)
+        self.result_ = infer(learned.model, x, y, method, weights=weights, **batches)
+
+    def _read_new(self, X: Any) -> np.ndarray:
+        """New inputs in scaled units."""
+        check_is_fitted(self)
+        x: Any = validate_data(self, X, reset=False, dtype=np.float64)
+        return self._x_scaling.apply(x)
+
+    def _predict_in_pieces(self, X: Any, part: Callable[[Any], np.ndarray]) -> np.ndarray:
+        """A part of the predictions, with rows along the first axis."""
+        x = self._read_new(X)
+        pieces = [x[start : start + _PIECE] for start in range(0, x.shape[0], _PIECE)]
+        return np.concatenate([part(self.result_.predict(piece)) for piece in pieces])
+
+    def _draws(self, X: Any, n_samples: int, random_state: Any) -> np.ndarray:
+        """Joint draws of y in the likelihood's units, one column per draw."""
+        x = self._read_new(X)
+        seed = as_seed(check_random_state(random_state))
+        return self.result_.sample_y(seed, x, n_samples).T
+
+    def _log_densities(self, X: Any, y: np.ndarray) -> np.ndarray:
+        x = self._read_new(X)
+        starts = range(0, x.shape[0], _PIECE)
+        return np.concatenate([self.result_.log_density(x[at : at + _PIECE], y[at : at + _PIECE]) for at in starts])
