@@ -18,16 +18,16 @@ class Compilation:
     """The compilation of a lowered program, in a thread of its own; Python waits for it when it exits."""
 
     def __init__(self, lowered: Any):
-        self._seconds, self._lowered = 0.0, lowered
-        self._thread = threading.Thread(target=self._compile, name="newtongp-compiler")
+        self._seconds = 0.0
+        self._thread = threading.Thread(target=self._compile, args=(lowered,), name="newtongp-compiler")
         self._thread.start()
 
-    def _compile(self) -> None:
+    def _compile(self, lowered: Any) -> None:
         began = time.perf_counter()
         # A program that cannot be compiled is compiled again by the first call, which raises the error.
         with contextlib.suppress(Exception):
-            self._lowered.compile()
-        self._lowered, self._seconds = None, time.perf_counter() - began
+            lowered.compile()
+        self._seconds = time.perf_counter() - began
 
     def wait(self) -> float:
         """Return when it has ended: how many seconds it took."""

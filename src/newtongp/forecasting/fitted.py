@@ -76,7 +76,7 @@ class Fitted:
             active = np.flatnonzero(encoded[name] != 0.0)
             with_it = {column: values[active] for column, values in encoded.items()}
             without = {**with_it, name: np.zeros(active.size)}
-            frame = contrast(self.result, with_it, without, average=True, level=level, n=draws, key=key)
+            frame = contrast(self.result, with_it, without, True, (), "integrate", level, draws, key, {})
             row = {column: float(frame[column].to_numpy()[0]) for column in ("estimate", "sd", "lower", "upper")}
             found.append({"intervention": name, "rows": active.size, **row, "total": row["estimate"] * active.size})
         return found
