@@ -128,10 +128,10 @@ def _about_origin(x: Any, numbers: np.ndarray, model: Model) -> str:
     first = None if times is None else times.entries.ravel()[np.argmin(numbers)]
     if not isinstance(first, np.datetime64) or clock is None or np.min(numbers) >= 0.0:
         return ""
-    day = first.astype("datetime64[D]")
+    day, kernels = first.astype("datetime64[D]"), "time, space" if model.prior.in_space else "kernel"
     return (
         f". Time stamps are counted from the prior's origin, {clock.origin}: choose an origin that no stamp precedes, "
-        f'as in {type(model.prior).__name__}(kernel, unit=..., origin="{day}")'
+        f'as in {type(model.prior).__name__}({kernels}, unit=..., origin="{day}")'
     )
 
 
