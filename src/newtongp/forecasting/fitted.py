@@ -11,9 +11,6 @@ from ..inference.infer import infer
 from ..inputs.tables import bind
 from ..model import Model
 from ..numerics.size_classes import SMALLEST_DATA, size_class
-from ..prediction.contrasts import contrast
-from ..prediction.predict import log_density, predict
-from ..prediction.terms import terms
 from ..terms.base import Terms, replaced
 from ..terms.table import Table
 from .calendar import Calendar
@@ -42,7 +39,7 @@ class Fitted:
 
     def predict(self, times: np.ndarray, table: Any = None) -> Any:
         """The predictive distribution of y at some times."""
-        return predict(self.result, self.encode(times, table))
+        return self.result.predict(self.encode(times, table))
 
     def forecast(self, times: np.ndarray, table: Any, levels: list[float]) -> dict[str, np.ndarray]:
         """Mean, median and intervals at some times."""
@@ -52,7 +49,7 @@ class Fitted:
         """The posterior of every component, on the scale of the latent: one row per component and time."""
         encoded, found = self.encode(times, table), []
         for name, labels in self.parts().items():
-            frame = terms(self.result, encoded, labels, True, level, "integrate")
+            frame = self.result.terms(encoded, only=labels, sum=True, level=level)
             columns = {column: frame[column].to_numpy() for column in ("mean", "sd", "lower", "upper")}
             found.append({"component": np.full(times.size, name, dtype=object), **columns})
         return {column: np.concatenate([part[column] for part in found]) for column in found[0]}
@@ -76,14 +73,14 @@ class Fitted:
             active = np.flatnonzero(encoded[name] != 0.0)
             with_it = {column: values[active] for column, values in encoded.items()}
             without = {**with_it, name: np.zeros(active.size)}
-            frame = contrast(self.result, with_it, without, True, (), "integrate", level, draws, key, {})
+            frame = self.result.contrast(with_it, without, average=True, level=level, n=draws, key=key)
             row = {column: float(frame[column].to_numpy()[0]) for column in ("estimate", "sd", "lower", "upper")}
             found.append({"intervention": name, "rows": active.size, **row, "total": row["estimate"] * active.size})
         return found
 
     def log_scores(self, rows: Rows) -> np.ndarray:
         """The log density of y in new rows."""
-        return np.asarray(log_density(self.result, self.encode(rows.times, rows.table), rows.y))
+        return np.asarray(self.result.log_density(self.encode(rows.times, rows.table), rows.y))
 
 
 def summarised(prediction: Any, levels: list[float]) -> dict[str, np.ndarray]:
