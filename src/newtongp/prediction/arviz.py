@@ -68,8 +68,8 @@ def to_arviz(result: Result, draws: int, chains: int, key: Any) -> Any:
 
 def _libraries() -> tuple[Any, Any]:
     try:
-        import arviz_base
-        import xarray
+        import arviz_base  # pyright: ignore[reportMissingImports]
+        import xarray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError('to_arviz needs arviz-base: pip install "newtongp[arviz]"') from error
     return arviz_base, xarray
