@@ -162,7 +162,18 @@ def test_every_number_in_our_own_classes_is_declared():
         if not issubclass(cls, bases) or not dataclasses.is_dataclass(cls):
             continue
         for field in dataclasses.fields(cls):
-            holds = field.name in ("parts", "kernel", "kernels", "base", "mean", "whole", "seen", "latents", "time", "space")
+            holds = field.name in (
+                "parts",
+                "kernel",
+                "kernels",
+                "base",
+                "mean",
+                "whole",
+                "seen",
+                "latents",
+                "time",
+                "space",
+            )
             given = field.name in ("exposure", "trials", "weights")  # one per row
             declared = "constraint" in field.metadata or field.metadata.get("static")
             assert holds or given or declared, f"{cls.__name__}.{field.name}"

@@ -119,6 +119,7 @@ def dense_model(table):
     return one(x)
 
 
+@pytest.mark.slow
 def test_equal_to_a_dense_covariance_matrix():
     """With Gaussian noise: the log density of y, and predictions with new levels, by NumPy."""
     model = ng.Model(sums(), ng.likelihoods.Gaussian(0.5))

@@ -102,6 +102,7 @@ def same_results(one, other):
     same_marginals(one.marginals, other.marginals)
 
 
+@pytest.mark.cases(quick=["Newton"], others="slow")
 @pytest.mark.parametrize("method", ["Newton", "EP", "PL"])
 def test_methods_agree_with_the_dense_prior(method):
     same_results(*both(method))
@@ -136,6 +137,7 @@ def test_predictions_agree(results):
     np.testing.assert_allclose(found.posterior.predict(X).mean, found.marginals.mean, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_joint_distributions_and_draws_agree(results):
     dense, found = results
     wanted, joint = dense.posterior.joint(X_NEW), found.posterior.joint(X_NEW)
@@ -159,6 +161,7 @@ def test_states_are_those_in_time_at_each_place(results):
     np.testing.assert_allclose(states.mean[:, 1] * np.sqrt(3.0) / 2.0, slope, atol=2e-3)
 
 
+@pytest.mark.slow
 def test_one_step_ahead_predicts_from_earlier_times(results):
     found = results[1]
     late = np.flatnonzero(X[:, 0] >= TIMES[9])
@@ -210,6 +213,7 @@ def fitted():
     return ng.fit(pair()[1], X, OUTPUTS["poisson"])
 
 
+@pytest.mark.slow
 def test_fit_learns_what_the_dense_prior_would(fitted, results):
     found = {parameter.name: parameter.value for parameter in ng.hyperparameters(fitted.model)}
     # Only the product of the two variances matters, so that one of them stays as it is.
@@ -233,6 +237,7 @@ def _moved(prior):
         yield ng.GP(kernel * kernels.Matern52(factors[2] * space.lengthscale).on(1, 2), mean=prior.mean)
 
 
+@pytest.mark.slow
 def test_a_fit_survives_saving(fitted, tmp_path):
     fitted.save(tmp_path / "fit.ngp")
     loaded = ng.load(tmp_path / "fit.ngp")
@@ -309,6 +314,7 @@ def sparse():
     return [ng.infer(ng.Model(prior, "poisson"), X, OUTPUTS["poisson"], tol=1e-10) for prior in priors]
 
 
+@pytest.mark.slow
 def test_inducing_places_are_those_of_a_sparse_gp(sparse):
     same_results(*sparse)
     np.testing.assert_array_equal(sparse[1].posterior.inducing, INDUCING)
@@ -377,6 +383,7 @@ def test_time_stamps_beside_areas(areas, kind):
     assert result.predict(new).mean == numbers.predict(np.array([[float(days), 2.0]])).mean
 
 
+@pytest.mark.slow
 def test_areas_agree_with_the_dense_prior(areas):
     model, y, result = areas
     time, space = model.prior.time[0], model.prior.space[0]
@@ -431,6 +438,7 @@ def test_bad_input_is_named(attempt, message):
         attempt()
 
 
+@pytest.mark.slow
 def test_priors_with_inducing_places_survive_saving(sparse, tmp_path):
     sparse[1].save(tmp_path / "result.ngp")
     loaded = ng.load(tmp_path / "result.ngp")

@@ -58,6 +58,7 @@ def test_quantiles_densities_and_draws_are_in_the_units_of_y(regressor):
     np.testing.assert_array_equal(draws, regressor.sample_y(NEW, 2000, random_state=1))
 
 
+@pytest.mark.slow
 def test_rows_are_predicted_in_pieces(regressor, monkeypatch):
     whole = regressor.predict(X), regressor.log_density(X, Y)
     monkeypatch.setattr("newtongp.sklearn.base._PIECE", 7)
@@ -65,6 +66,7 @@ def test_rows_are_predicted_in_pieces(regressor, monkeypatch):
     np.testing.assert_allclose(regressor.log_density(X, Y), whole[1], rtol=1e-8)
 
 
+@pytest.mark.slow
 def test_classes_are_those_of_the_labels(classifier):
     codes = np.searchsorted(["no", "perhaps", "yes"], LABELS)
     x = Scaling.of(X)
@@ -86,6 +88,7 @@ def test_classes_are_those_of_the_labels(classifier):
     assert np.all(np.abs((draws == "yes").mean(axis=1) - probabilities[:, 2]) < 4.0 * 0.5 / np.sqrt(500))
 
 
+@pytest.mark.slow
 def test_a_fitted_estimator_can_be_pickled_and_cloned(regressor, classifier):
     again = pickle.loads(pickle.dumps(regressor))
     np.testing.assert_allclose(again.predict(NEW), regressor.predict(NEW), rtol=1e-10)
@@ -159,7 +162,8 @@ def test_scaling_knows_constant_columns_and_weights():
 WEIGHTS = np.arange(60) % 4
 
 
-@pytest.mark.parametrize("method", ["newton", pytest.param("vi", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["newton", "vi"])
 def test_a_weight_is_a_number_of_rows(method):
     labels = LABELS == "yes"
     estimators = GPRegressor(learn=False, method=method), GPClassifier(learn=False, method=method)

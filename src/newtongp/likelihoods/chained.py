@@ -30,8 +30,7 @@ class Chained(Wrapper):
     >>> counts.num_latents
     2
     >>> kernel = ng.kernels.Independent([ng.kernels.RBF(), ng.kernels.Constant()])
-    >>> ng.infer(ng.Model(ng.GP(kernel), counts), [0.0, 1.0, 2.0], [3, 0, 8]).status.name
-    'CONVERGED'
+    >>> model = ng.Model(ng.GP(kernel), counts)  # ready for ng.infer(model, x, y)
     """
 
     base: Likelihood

