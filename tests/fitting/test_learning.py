@@ -155,6 +155,10 @@ def test_an_intercept_takes_the_place_of_the_first_threshold():
     assert said in str(result.summary(checks=False))
 
 
+HOLDING = ("parts", "kernel", "kernels", "base", "mean", "whole", "seen", "latents", "time", "space")
+"""Names of fields with other parts of the model."""
+
+
 def test_every_number_in_our_own_classes_is_declared():
     """So that nothing is said of what is fixed on purpose."""
     bases = (K.Kernel, Mean, Prior, ng.Likelihood, ng.terms.Term)
