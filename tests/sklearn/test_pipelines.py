@@ -39,6 +39,8 @@ def columns():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::newtongp.ConvergenceWarning")  # 20 steps are enough for what is tested
 def test_a_grid_over_likelihoods_and_kernels_in_a_pipeline(passengers):
     table, survived = passengers
     pipeline = make_pipeline(columns(), GPClassifier(random_state=0, max_steps=20))
@@ -55,6 +57,7 @@ def test_a_grid_over_likelihoods_and_kernels_in_a_pipeline(passengers):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_frames_of_pandas_and_polars_keep_their_names(passengers):
     table, survived = passengers
     features = columns().set_output(transform="pandas")
@@ -70,9 +73,10 @@ def test_frames_of_pandas_and_polars_keep_their_names(passengers):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_counts_are_cross_validated():
     rng = np.random.default_rng(1)
-    x = np.sort(rng.uniform(0.0, 10.0, 200))[:, None]
+    x = rng.uniform(0.0, 10.0, (200, 1))  # unsorted: folds are blocks of rows
     counts = rng.poisson(np.exp(1.0 + np.sin(x[:, 0])))
     model = GPRegressor(likelihood="poisson", random_state=0)
     predicted = cross_val_predict(model, x, counts, cv=5)
@@ -86,6 +90,7 @@ def test_counts_are_cross_validated():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_sparse_and_in_batches():
     rng = np.random.default_rng(2)
     x = rng.uniform(-2.0, 2.0, size=(1200, 2))
@@ -99,6 +104,7 @@ def test_sparse_and_in_batches():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_ordered_classes():
     rng = np.random.default_rng(4)
     x = rng.uniform(-2.0, 2.0, size=(150, 1))
