@@ -200,6 +200,12 @@ def setting(case):
 
 
 SLOW = slow_cases()
+THOROUGH = set(sorted(SLOW)[1::2])
+"""Every second of these repetitions is for `make test-thorough` only."""
+
+
+def marks(name):
+    return [pytest.mark.slow] * (name in SLOW) + [pytest.mark.thorough] * (name in THOROUGH)
 
 
 @pytest.mark.cases(
@@ -214,7 +220,7 @@ SLOW = slow_cases()
     ],
     others="slow",
 )
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in CASES])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=marks(name)) for name in CASES])
 def test_agrees_with_other_software(name):
     case = CASES[name]
     result = run(case)
