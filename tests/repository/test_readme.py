@@ -32,7 +32,6 @@ PAGES = [
     "docs/linear.md",
     "docs/tables.md",
     "docs/forecasting.md",
-    "docs/sklearn.md",
     "docs/sparse.md",
     "docs/space_time.md",
     "docs/scaling.md",
@@ -48,6 +47,7 @@ PAGES = [
     "page",
     [
         *[pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK)) for page in PAGES],
+        pytest.param("docs/sklearn.md", marks=[pytest.mark.slow, pytest.mark.thorough]),
         pytest.param("docs/gallery.md", marks=[pytest.mark.slow, pytest.mark.thorough]),
     ],
 )
