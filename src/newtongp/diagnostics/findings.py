@@ -136,7 +136,7 @@ def _singular_problem(parameter: Parameter, result: Result) -> str | None:
 
 
 def _shares(parameter: Parameter, result: Result) -> np.ndarray | None:
-    """The variance of f that every coefficient of a group makes, relative to all of them; None without a group."""
+    """The share of each coefficient of a group in the variance of f; None if the term is not a group."""
     prior: Any = result.model.prior
     if not getattr(prior, "over_table", False) or parameter.path[0] != "prior" or result.data is None:
         return None

@@ -60,7 +60,7 @@ class Forecaster:
         self.specification = read_specification(trend, season, changing, holidays, regressors, intervention, likelihood)
         self.options = options
         self.fits: dict[Any, Fitted] = {}
-        """The fitted series, by label; the label is None if there is no column of series."""
+        """The fitted series by label; without a series column there is one, whose label is None."""
         self.failures: dict[Any, str] = {}
         """Series that could not be fitted, and why."""
         self._time, self._y, self._series, self._library = "", "", None, "pandas"
