@@ -7,6 +7,7 @@ import contextlib
 import gc
 import itertools
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -54,13 +55,22 @@ jax.config.update("jax_compilation_cache_dir", str(_CACHE))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
 jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
+# Examples in docstrings that run inference take seconds.
+_INFERENCE = re.compile(r"\b(fit|infer|iterate|solve|filter_sweep|compare|cross_validate)\(")
 _MARKS = {"quick": (), "slow": ("slow",), "thorough": ("slow", "thorough")}
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the cases that `@pytest.mark.cases` names; a name that no case has is an error where all are collected."""
+    """Mark the cases that `@pytest.mark.cases` names, and slow doctests.
+
+    A name that no case has is an error where all are collected.
+    """
     named, found = {}, set()
     for item in items:
+        if isinstance(item, pytest.DoctestItem) and any(
+            _INFERENCE.search(example.source) for example in item.dtest.examples
+        ):
+            item.add_marker("slow")
         mark = item.get_closest_marker("cases")
         if mark is None:
             continue

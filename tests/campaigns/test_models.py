@@ -18,10 +18,14 @@ def test_every_prior_kernel_likelihood_and_method_is_among_the_structures():
 
 
 @pytest.mark.cases(
+    slow=[
+        "SparseGP, matern12, student light, vi heuristic, 1 column(s)",
+        "GP, linear + matern, gaussian, vi, 2 column(s)",
+    ],
     thorough=[
         "MarkovGP, matern52, student, power ep, 1 column(s)",
         "StateSpaceModel, -, bernoulli, newton, 1 column(s)",
-    ]
+    ],
 )
 @pytest.mark.parametrize("index", [0, 1, 2, 3, 4], ids=lambda index: str(ALL[index]))
 def test_models_end_well(index):

@@ -186,6 +186,7 @@ class OnlyDensity(ng.Likelihood):
         return -0.5 * (y - f) ** 2
 
 
+@pytest.mark.slow
 def test_calibration_says_what_it_lacks(result):
     with pytest.raises(ValueError, match="y_new is missing: calibration on new data"):
         result.calibration([1.0])
@@ -227,6 +228,7 @@ def test_cross_validation_is_a_loop_over_folds(by_blocks):
     assert "middle" in str(by_blocks) and "in 3 folds" in repr(by_blocks)
 
 
+@pytest.mark.slow
 def test_numbers_of_rows_go_with_their_rows():
     folds = np.arange(20) % 2
     found = ng.cross_validate(RATES, X, COUNTS, ng.PowerEP(1.0), folds=folds, tol=1e-8)
@@ -401,6 +403,7 @@ def test_a_run_that_has_not_converged_is_not_ranked(result):
         ng.compare([adam])
 
 
+@pytest.mark.cases(slow=["densities"])
 @pytest.mark.parametrize("ask", [lambda r: r.leave_one_out(), lambda r: r.calibration()], ids=["densities", "pit"])
 def test_leave_one_out_of_a_run_that_has_not_converged_warns(ask):
     adam = ng.infer(MODEL, X, Y, ng.FirstOrderVI(), max_steps=5, throw=False)

@@ -126,6 +126,7 @@ def test_errors_that_include_learned_parameters():
     assert np.all(levels["se"] > result.effects("patient")["se"])
 
 
+@pytest.mark.slow
 def test_what_has_no_effects_is_refused():
     result = tables.fitted()
     with pytest.raises(ValueError, match="is known and has no effects"):

@@ -178,6 +178,7 @@ def test_a_search_that_did_not_converge_is_warned_of(result):
     assert "max steps" in str(summary)
 
 
+@pytest.mark.slow
 def test_inference_that_did_not_converge_is_warned_of(robust):
     x, y, model = robust
     unfinished = ng.infer(model, x, y, max_steps=1, throw=False)
@@ -307,6 +308,7 @@ def test_little_noise_alone_is_nothing_to_warn_of():
     assert ng.infer(model, x, draws).summary().warnings == []
 
 
+@pytest.mark.slow
 def test_without_rows_there_is_less_to_check():
     prior = ng.SparseGP(ng.kernels.Matern52(2.0), inducing=8, storage="tied")
     result = ng.infer(ng.Model(prior, likelihoods.Gaussian(0.05)), X, Y, batch_size=10, key=0, throw=False)

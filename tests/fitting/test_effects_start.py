@@ -24,6 +24,7 @@ def test_maximised_effects_beside_a_line(rows, term):
     assert abs(result.parameters["linear(x).coefficients"][1] - 0.3) < 4.0 / np.sqrt(rows)
 
 
+@pytest.mark.slow
 def test_effects_with_a_wide_prior_start_as_in_infer():
     rng = np.random.default_rng(1)
     price = rng.uniform(1.0, 5.0, 300)

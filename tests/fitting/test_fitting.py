@@ -329,6 +329,7 @@ def test_a_matrix_is_learned_in_any_unit_and_from_anywhere():
     assert large.energy == pytest.approx(small.energy + y.size * np.log(1000.0), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_nothing_to_learn_is_inference():
     x, y = data()
     model = ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson())

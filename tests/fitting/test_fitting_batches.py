@@ -209,6 +209,7 @@ def test_chunks_arrays_and_tied_sites():
     assert tied.energy == pytest.approx(in_memory.energy, rel=2e-3)
 
 
+@pytest.mark.slow
 def test_what_is_fixed_tied_or_bounded_stays_so():
     wishes = {"variance": ng.Fixed(), "lengthscale": ng.Free(lower=0.2, upper=0.5)}
     found = learn(parameters=wishes, max_steps=4, learning_rate=0.2)

@@ -44,6 +44,7 @@ def law():
     return forecaster.fit(table.iloc[:108], time="month", y="calls"), table
 
 
+@pytest.mark.slow
 def test_two_years_of_passengers_within_seven_percent(air):
     forecaster, truth = air
     ahead = forecaster.forecast(24)

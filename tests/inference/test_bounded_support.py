@@ -67,7 +67,7 @@ def test_newton_starts_inside_the_support_and_stays_there():
     np.testing.assert_allclose((1.0 + distance) * np.exp(-distance) @ score, mode, atol=1e-5)
 
 
-@pytest.mark.cases(quick=["shifted exponential, Newton"], others="thorough")
+@pytest.mark.cases(slow=["shifted exponential, Newton"], others="thorough")
 @pytest.mark.parametrize(
     ("likelihood", "y", "method", "side"),
     [
@@ -115,6 +115,7 @@ def test_every_row_has_its_own_start_where_there_is_none_for_all():
     assert np.all(np.abs(centre - np.where(X < 5.0, 4.0, -4.0)) < 1.0)
 
 
+@pytest.mark.slow
 def test_overflow_is_no_bound():
     """exp(f) overflows to infinity: log p is −∞ there, but was −1e308 just before."""
     problem, _ = starts_of(ng.likelihoods.Poisson(), np.arange(N))

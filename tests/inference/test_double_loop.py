@@ -36,6 +36,7 @@ def verdicts(residuals):
     return found
 
 
+@pytest.mark.slow
 def test_a_cycle_is_noticed_and_slow_progress_is_not():
     cycle = verdicts([1.0] * 120)
     assert all(accepted for accepted, _ in cycle)

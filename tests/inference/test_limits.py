@@ -156,6 +156,7 @@ def test_any_number_of_steps_can_be_asked_for():
     assert outcome(ng.infer(SERIES, X, COUNTS, max_steps=10**30)) == wanted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "method", [None, pytest.param(ng.PowerEP(0.5, curvature=ng.QuasiNewton()), marks=pytest.mark.slow)]
 )
@@ -184,6 +185,7 @@ def test_histories_are_longer_than_a_slice_can_keep():
     assert np.array_equal(again.history.energy, result.history.energy[:150])
 
 
+@pytest.mark.slow
 def test_slices_are_traced_once(monkeypatch):
     traces = []
 

@@ -76,6 +76,7 @@ def test_it_is_infer_under_jit(prior, method):
     np.testing.assert_allclose(solution.sites.precision, result.sites.precision, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prior", "method"), PAIRS)
 def test_a_hundred_data_sets_at_once_are_a_hundred_calls(prior, method):
     one = jax.jit(lambda y: solved(prior, method, y=y))
@@ -89,6 +90,7 @@ def test_a_hundred_data_sets_at_once_are_a_hundred_calls(prior, method):
     np.testing.assert_allclose(batch.energy, singles.energy, rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prior", "method"), PAIRS)
 def test_gradients_in_hyperparameters_are_central_differences(prior, method):
     at = jax.jit(lambda variance: score(solved(prior, method, variance)))
@@ -114,11 +116,13 @@ def test_gradients_in_y_are_central_differences_and_missing_rows_have_none():
     assert slope[4] == 0.0
 
 
+@pytest.mark.slow
 def test_gradients_in_discrete_y_are_not_numbers():
     slope = jax.grad(lambda y: solved("dense", "vi", y=y).energy)(COUNTS[0])
     assert np.all(np.isnan(slope))
 
 
+@pytest.mark.slow
 def test_gradients_before_convergence_are_not_numbers():
     value, slope = jax.value_and_grad(lambda v: solved("dense", "vi", v, max_steps=1).energy)(0.9)
     assert np.isfinite(value) and np.isnan(slope)

@@ -84,6 +84,7 @@ def test_a_prior_too_wide_for_the_likelihood_starts_from_sites_that_hold_it():
     assert np.all(np.isfinite(result.history.energy))
 
 
+@pytest.mark.slow
 def test_the_start_does_not_depend_on_who_watches():
     """Everything is finite at this prior, but no step leads on from it."""
     model = ng.Model(ng.GP(ng.kernels.Matern32(variance=200.0)), ng.likelihoods.Gamma(400.0))
@@ -121,7 +122,7 @@ def test_a_start_that_leads_only_to_absurd_sites_is_left_for_another():
     assert result.status.ok and result.steps < 30
 
 
-@pytest.mark.cases(thorough=["200.0-full"])
+@pytest.mark.cases(slow=["4000.0-full", "200.0-tied"], thorough=["200.0-full"])
 @pytest.mark.parametrize("storage", ["full", "tied"])
 @pytest.mark.parametrize("variance", [200.0, 4000.0])
 def test_batches_start_from_sites_that_hold_f_where_the_prior_is_far_too_wide(storage, variance):

@@ -45,7 +45,13 @@ def weighted_and_repeated(prior, likelihood, y, method, **options):
     return weighted, ng.infer(model, inputs(prior, TWICE), y[TWICE], method, **options)
 
 
-@pytest.mark.cases(quick=["vi-dense", "newton-markov"], slow=["vi-sparse", "vi-additive"], others="thorough")
+@pytest.mark.cases(
+    quick=[
+        "vi-dense",
+    ],
+    slow=["newton-markov", "vi-sparse", "vi-additive"],
+    others="thorough",
+)
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("method", [ng.VI(), ng.Newton(), ng.PowerEP(0.5)], ids=["vi", "newton", "power_ep"])
 def test_weights_are_repeated_rows(method, prior):
@@ -181,6 +187,7 @@ def test_fractional_weights_in_power_expectation_propagation(power):
         assert tilted_variance == pytest.approx(variance, abs=1e-8)
 
 
+@pytest.mark.slow
 def test_weighted_gaussian_noise_is_noise_of_another_variance():
     """N(y | f, v)^w is N(y | f, v/w) up to a factor, by which alone energies differ."""
     weighted = ng.infer(ng.Model(ng.GP(KERNEL), ng.likelihoods.Gaussian(0.2)), X, REAL, weights=FRACTIONS)
@@ -193,6 +200,7 @@ def test_weighted_gaussian_noise_is_noise_of_another_variance():
 # Everywhere else --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_predictions_have_no_weights():
     """Only the posterior knows weights: y, log densities of new rows and of rows left out are those of one row."""
     model = ng.Model(ng.GP(KERNEL), POISSON)

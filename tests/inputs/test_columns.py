@@ -59,7 +59,7 @@ def columns_are_matched(result, ask):
     refuses(lambda: ask(result, polars(NEW[["north"]])), columns, "'east' is missing")
 
 
-@pytest.mark.cases(thorough=["predict", "sample_y"])
+@pytest.mark.cases(slow=["log_density"], thorough=["predict", "sample_y"])
 @pytest.mark.parametrize("ask", ASKED)
 def test_columns_of_new_inputs_are_matched_by_name(on_a_frame, ask):
     columns_are_matched(on_a_frame, ASKED[ask])
@@ -90,7 +90,7 @@ def test_columns_that_x_cannot_have_had_are_refused(on_a_frame, columns):
         storage.decode(*storage.encode(damaged))
 
 
-@pytest.mark.cases(quick=["True"], others="thorough")
+@pytest.mark.cases(slow=["True"], others="thorough")
 @pytest.mark.parametrize("chunks", [False, True])
 def test_columns_are_matched_where_data_are_read_in_batches(chunks):
     parts = [(SITES[:2], AT_SITES[:2]), (SITES[2:][["north", "east"]], AT_SITES[2:])]

@@ -168,6 +168,7 @@ def test_a_missing_row_where_an_expectation_overflows_leaves_gradients_finite():
     np.testing.assert_allclose(result.energy, without.energy, rtol=1e-12)
 
 
+@pytest.mark.cases(slow=["power ep", "first-order vi"])
 @pytest.mark.parametrize("name", METHODS)
 def test_all_rows_missing_gives_the_prior(name):
     result = infer(y=np.full(8, np.nan), method=METHODS[name], max_steps=15)
@@ -230,6 +231,7 @@ def test_one_row_is_enough():
     assert result.status is ng.Status.CONVERGED and result.marginals.mean.shape == (1, 1)
 
 
+@pytest.mark.slow
 def test_results_are_numpy_arrays_in_double_precision(reference):
     arrays = [
         *(reference.sites.linear, reference.marginals.covariance, reference.history.energy),

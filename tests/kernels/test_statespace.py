@@ -169,6 +169,7 @@ DIFFERENTIATED = [
 ]
 
 
+@pytest.mark.cases(slow=["product"])
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_derivatives_in_hyperparameters(name):
     start = np.zeros(16)

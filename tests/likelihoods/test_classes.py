@@ -64,6 +64,7 @@ def test_one_threshold_is_a_probit_model():
     np.testing.assert_allclose(two.covariance(0.3), lk.Bernoulli().covariance(0.3), rtol=1e-14)
 
 
+@pytest.mark.slow
 def test_ordinal_with_logistic_noise():
     odds = lk.Ordinal(THRESHOLDS, scale=0.8, link="logit")
     levels, f = np.arange(5.0), 0.4
@@ -159,6 +160,7 @@ def test_softmax_of_two_is_a_logistic_model():
     )
 
 
+@pytest.mark.slow
 def test_softmax_far_out_and_its_curvature():
     likelihood = lk.Softmax(3)
     latents = np.array(list(itertools.product([-300.0, 0.0, 300.0], repeat=3)))
@@ -274,7 +276,7 @@ def test_softmax_variational_free_energy():
     np.testing.assert_allclose(result.energy, divergence - expected, rtol=1e-5)
 
 
-@pytest.mark.cases(quick=["pl"], others="thorough")
+@pytest.mark.cases(slow=["pl"], others="thorough")
 @pytest.mark.parametrize(
     "method",
     [ng.VI(), ng.PowerEP(1.0), ng.PosteriorLinearisation(), ng.Newton(curvature=ng.GaussNewton())],

@@ -63,12 +63,13 @@ def test_second_order_linearisation_with_generalised_gauss_newton_is_posterior_l
     assert_same_path(second, ng.PosteriorLinearisation(cubature=NODES), family)
 
 
-@pytest.mark.cases(quick=["poisson"], others="thorough")
+@pytest.mark.cases(slow=["poisson"], others="thorough")
 @pytest.mark.parametrize("family", CANONICAL)
 def test_taylor_is_generalised_gauss_newton_for_exponential_families_in_y(family):
     assert_same_path(ng.Taylor(), ng.Newton(curvature=ng.GaussNewton("generalised")), family, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_taylor_and_gauss_newton_share_hessians_but_not_gradients_elsewhere():
     taylor = states(ng.Taylor(), "student", ng.Constant(1.0), 1)[0].sites
     newton = states(ng.Newton(curvature=ng.GaussNewton()), "student", ng.Constant(1.0), 1)[0].sites
@@ -111,6 +112,7 @@ ONE_STEP = {
 }
 
 
+@pytest.mark.cases(slow=["pl regression", "pl2"])
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_one_full_step_is_exact_regression_for_a_gaussian_likelihood(name):
     likelihood, y = FAMILIES["gaussian"]
@@ -160,6 +162,7 @@ def log_prob_student(y, f):
     return stats.t.logpdf(y, 4.0, loc=f, scale=0.5)
 
 
+@pytest.mark.cases(slow=["1"])
 @pytest.mark.parametrize("steps", [1, 3, 30])
 def test_the_laplace_energy_is_the_gpml_form_also_before_convergence(steps):
     likelihood, y = FAMILIES["student"]
@@ -193,7 +196,7 @@ def test_the_variational_free_energy_is_expectation_plus_divergence(steps):
     assert result.energy == pytest.approx(kl - expected, abs=1e-8)
 
 
-@pytest.mark.cases(quick=["1.0"], others="thorough")
+@pytest.mark.cases(slow=["1.0"], others="thorough")
 @pytest.mark.parametrize("power", [0.5, 1.0])
 def test_the_power_ep_energy_is_the_paper_s_with_normalised_sites(power):
     likelihood, y = FAMILIES["poisson"]

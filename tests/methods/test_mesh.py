@@ -78,7 +78,7 @@ def check_tilted(found, wanted, mean, scale, tolerance):
     assert np.max(np.abs(derivatives.hessian[:, 0, 0] * scale**2 - exact_variance / scale**2 + 1.0)) < 10.0 * tolerance
 
 
-@pytest.mark.cases(quick=["fine-0.5"], others="thorough")
+@pytest.mark.cases(slow=["fine-0.5"], others="thorough")
 @pytest.mark.parametrize("power", [1.0, 0.5, 0.05])
 @pytest.mark.parametrize(
     ("rule", "tolerance"), [(None, 1e-3), (ng.cubature.Adaptive(160), 1e-7)], ids=["default", "fine"]
@@ -112,6 +112,7 @@ class Cauchy(ng.Likelihood):
         return -jnp.log(jnp.pi * self.scale) - jnp.log1p(((y - f) / self.scale) ** 2)
 
 
+@pytest.mark.slow
 def test_a_peak_that_is_not_known_is_found():
     y, _, width, mean, scale = student_rows(7)
     near = np.abs(y - mean) < 15.0 * scale

@@ -73,6 +73,7 @@ def test_expectations_of_many_classes_against_draws(classes, scale):
     assert abs(log_z - np.log(found[:, 1].mean())) < 5e-3 * scale + noise
 
 
+@pytest.mark.slow
 def test_derivatives_are_those_of_the_computed_sum():
     softmax, y, gaussian = ng.likelihoods.Softmax(7), jnp.array([3.0]), latents(7)
 
@@ -104,6 +105,7 @@ def test_the_work_per_row_does_not_grow_exponentially_with_the_number_of_classes
         assert numbers_per_row(ng.likelihoods.Softmax(classes), None, False) <= 1024 * 2 * classes
 
 
+@pytest.mark.slow
 def test_own_derivatives_are_those_of_log_prob():
     softmax, f = ng.likelihoods.Softmax(4), jnp.array([0.3, -2.0, 40.0, 1.0])
     for y in (0.0, 2.0):

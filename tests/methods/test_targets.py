@@ -103,6 +103,7 @@ def test_the_energy_has_the_power_of_the_cavities():
     assert ng.PosteriorLinearisation().energy == PowerEPEnergy(1.0)
 
 
+@pytest.mark.slow
 def test_backtracking_needs_an_objective_that_is_declared():
     method = ng.Method(WithoutObjective(), ng.Exact())
     with pytest.raises(ValueError, match="targets that declare one"):

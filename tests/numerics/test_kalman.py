@@ -268,6 +268,7 @@ def test_what_no_single_kernel_can_do_is_done_by_plain_loops(sizes, pieces):
     assert_marginals(found, wanted, 1)
 
 
+@pytest.mark.cases(slow=["two latents-unrolled"])
 @pytest.mark.parametrize(("name", "form"), [("one block", "unrolled"), ("two latents", "unrolled")])
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -311,7 +312,7 @@ PIECES = [
 ]
 
 
-@pytest.mark.cases(quick=["one block-unrolled-4"], others="thorough")
+@pytest.mark.cases(slow=["one block-unrolled-4"], others="thorough")
 @pytest.mark.parametrize(("name", "form", "pieces"), PIECES)
 def test_pieces_change_nothing(name, form, pieces):
     layout = LAYOUTS[name]
@@ -339,7 +340,7 @@ def everything(layout, form, blocks, precision, linear, chosen):
     return (mean, covariance), joint, predictions, kalman.draw_paths(forward, jax.random.key(1), DRAWS)
 
 
-@pytest.mark.cases(quick=["one block-unrolled"], others="thorough")
+@pytest.mark.cases(slow=["one block-unrolled"], others="thorough")
 @layouts_and_forms(("one block", "unrolled"), ("two latents", "unrolled"))
 def test_states_joint_covariances_predictions_and_draws(name, form):
     layout = LAYOUTS[name]

@@ -99,7 +99,7 @@ def test_signs_of_determinants(size):
     np.testing.assert_array_equal(small.determinant_sign(jnp.asarray(left), jnp.asarray(right)), wanted)
 
 
-@pytest.mark.cases(thorough=["5"])
+@pytest.mark.cases(slow=["3"], thorough=["5"])
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_projection_on_positive_semidefinite_matrices(size):
     matrices = symmetric(size)
@@ -110,7 +110,7 @@ def test_projection_on_positive_semidefinite_matrices(size):
     assert np.max(np.abs(projected - wanted) / scale) < 3e-14
 
 
-@pytest.mark.cases(thorough=["0"])
+@pytest.mark.cases(slow=["1"], thorough=["0"])
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_signed_roots_follow_a_matrix_of_any_rank(rank):
     rng = np.random.default_rng(rank)

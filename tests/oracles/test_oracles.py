@@ -211,12 +211,9 @@ def marks(name):
 @pytest.mark.cases(
     quick=[
         "B_sklearn_1d_matern32",
-        "B_sklearn_2d_matern72",
         "B_tinygp_dense_1d_rbf",
-        "G_bn_1d_bernoulli_logit_m52_ExpectationPropagationGP_power1",
         "G_bn_1d_poisson_m52_NewtonGP",
         "G_bn_1d_poisson_m52_PosteriorLinearisationGP",
-        "G_bn_1d_poisson_m52_VariationalGP",
     ],
     others="slow",
 )

@@ -38,7 +38,7 @@ def kernel_and_nugget(variogram):
 KRIGED = [(covariance, trend) for covariance, found in MEUSE["results"].items() for trend in found]
 
 
-@pytest.mark.cases(quick=["spherical_tutorial-ordinary"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize(("covariance", "trend"), KRIGED)
 def test_kriging_by_gstat(covariance, trend):
     expected = MEUSE["results"][covariance][trend]
@@ -95,7 +95,7 @@ def fixed_effects(result):
     return contrast @ means, np.sqrt(np.diag(contrast @ covariance @ contrast.T))
 
 
-@pytest.mark.cases(quick=["inla_scotland_bym2-VI"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["VI", "PowerEP"])
 @pytest.mark.parametrize("name", ["inla_scotland_bym2", "inla_pennsylvania_bym2"])
 def test_bym2_at_the_posterior_means_of_r_inla(name, method):

@@ -110,7 +110,7 @@ def test_agrees_with_other_software(name):
 GRADIENTS = [name for name, case in CASES.items() if "d_elbo_d_Z" in case["outputs"]]
 
 
-@pytest.mark.cases(quick=["C_gpflow_sgpr_2d_gaussian_rbf_M40"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some_slow(GRADIENTS))
 def test_gradients_agree_with_other_software(name):
     """At the optimum over sites, the derivative of the energy is the one with sites held fixed."""

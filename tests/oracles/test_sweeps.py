@@ -80,7 +80,6 @@ def log_likelihood(result, rule, y):
 @pytest.mark.cases(
     quick=[
         "E_dynamax_poisson_m32_cmgf_ekf",
-        "E_dynamax_sine_observation_unscented_kalman_smoother_alpha_sqrt3_beta2_kappa1",
     ],
     others="slow",
 )

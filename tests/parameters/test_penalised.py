@@ -67,6 +67,7 @@ def mixing(phi, eigenvalues, count):
     return np.sqrt(count * phi * excess - np.sum(np.log1p(np.multiply.outer(phi, eigenvalues - 1.0)), axis=-1))
 
 
+@pytest.mark.slow
 def test_mixing_of_a_graph():
     graph = ng.kernels.Graph(EDGES, nodes=8)
     prior = graph.phi_prior(0.5, 2 / 3)

@@ -234,6 +234,7 @@ class OnlyDensity(ng.Likelihood):
         return -0.5 * (y - f) ** 2
 
 
+@pytest.mark.slow
 def test_a_likelihood_that_says_nothing_of_y_shows_its_latent(counts):
     result = ng.infer(ng.Model(counts.model.prior, OnlyDensity()), X, np.sin(X))
     (ax,) = result.plot(grid=GRID).axes
@@ -267,6 +268,7 @@ def test_a_grid_of_chunked_data_says_where_other_columns_are_held(classified):
         chunked.plot(grid=PLANE)
 
 
+@pytest.mark.slow
 def test_one_point_is_drawn_in_the_middle(counts, stamped):
     assert counts.plot(grid=[1.0]).axes[0].get_xlim() == pytest.approx((0.488, 1.512))
     left, right = stamped.plot(grid=DAYS[:1], exposure=1.0).axes[0].get_xlim()

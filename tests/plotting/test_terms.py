@@ -33,6 +33,7 @@ def test_every_term_has_a_panel():
     figure.canvas.draw()
 
 
+@pytest.mark.slow
 def test_coefficients_and_groups_are_drawn_with_intervals():
     result = tables.fitted()
     figure = result.plot_terms(level=0.5)
@@ -48,6 +49,7 @@ def test_coefficients_and_groups_are_drawn_with_intervals():
     np.testing.assert_allclose(two.lines[0].get_xdata(), levels["estimate"])
 
 
+@pytest.mark.slow
 def test_curves_are_centred():
     frame = tables.visits()
     own = terms.Linear() + terms.Smooth("age", by="drug") + terms.Trend("date", "level")
@@ -62,6 +64,7 @@ def test_curves_are_centred():
     assert np.asarray(days).dtype.kind == "M"
 
 
+@pytest.mark.slow
 def test_areas_are_points_or_polygons():
     frame = tables.visits()
     result = ng.infer(ng.Model(terms.Linear() + terms.Area("area", tables.PAIRS), "poisson"), frame, "y")

@@ -25,6 +25,7 @@ def gaussian(data):
     return ng.infer(ng.Model(ng.GP(ng.kernels.RBF(lengthscale=5.0)), ng.likelihoods.Gaussian(1.0)), x, y)
 
 
+@pytest.mark.slow
 def test_groups_are_draws_of_the_posterior(gaussian):
     tree = gaussian.to_arviz(draws=500, chains=4, key=1)
     f = tree["posterior"]["f"]

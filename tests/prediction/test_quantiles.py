@@ -406,6 +406,7 @@ def test_moments_and_probabilities_through_steep_links():
 # Rows without y ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_score_of_a_model_with_a_missing_row_is_that_of_the_others():
     """As docs/time.md and docs/linear.md have it."""
     x, y = np.arange(6.0), np.array([1.0, 0.0, np.nan, 2.0, 1.0, 3.0])
@@ -459,6 +460,7 @@ def test_a_prediction_as_a_frame():
         found.to_frame(level=2.0)
 
 
+@pytest.mark.cases(slow=["pandas"])
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_a_frame_is_of_the_library_of_the_new_inputs(library):
     frames = pytest.importorskip(library)

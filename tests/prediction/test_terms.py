@@ -47,6 +47,7 @@ def test_frames_are_of_the_users_kind():
     assert isinstance(in_polars.effects(), pl.DataFrame) and isinstance(in_polars.terms(), pl.DataFrame)
 
 
+@pytest.mark.slow
 def test_terms_are_chosen_by_label_or_column():
     result, rows = tables.fitted(), tables.visits().head(4)
     by_label = result.terms(rows, only="group(patient)")
@@ -100,6 +101,7 @@ def test_new_levels_of_curves_can_be_zero():
     assert result.terms(rows, only="age")["sd"][0] > 0.1
 
 
+@pytest.mark.slow
 def test_centred_curves_have_the_uncertainty_of_differences():
     """A curve less its average over the rows: variances are those of Af, with A = I − 11ᵀ/N."""
     result = ng.infer(ng.Model(terms.Linear() + terms.Smooth("age"), "poisson"), tables.visits(), "y")

@@ -24,6 +24,7 @@ def strict_double():
         yield
 
 
+@pytest.mark.slow
 def test_kernels_of_the_same_structure_are_stacked_and_others_keep_their_place():
     parts = [
         kernels.RBF(1.0, 2.0),
@@ -55,6 +56,7 @@ def test_latents_with_different_numbers_of_inducing_inputs():
         np.testing.assert_allclose(workspace.features[d] @ workspace.features[d].T, explained, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shared", "scale"),
     [pytest.param(False, 1.0, marks=pytest.mark.slow), pytest.param(True, 1.0, marks=pytest.mark.slow), (False, 1e7)],

@@ -108,6 +108,7 @@ def test_methods_agree_with_the_dense_prior(method):
     same_results(*both(method))
 
 
+@pytest.mark.slow
 def test_inference_agrees_with_the_dense_prior(results):
     dense, found = results
     same_results(dense, found)
@@ -130,6 +131,7 @@ def test_other_methods_and_likelihoods_agree(method, likelihood):
     same_results(*both(method, likelihood))
 
 
+@pytest.mark.slow
 def test_predictions_agree(results):
     dense, found = results
     same_marginals(dense.posterior.predict(X_NEW), found.posterior.predict(X_NEW))
@@ -370,7 +372,7 @@ def areas():
     return model, y, ng.infer(model, _weeks("numbers"), y)
 
 
-@pytest.mark.cases(quick=["list"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["list", "pandas", "polars"])
 def test_time_stamps_beside_areas(areas, kind):
     model, y, numbers = areas

@@ -183,7 +183,7 @@ def definition(prior, x, inputs, sites):
     return mean + posterior @ tilt, posterior, extra, log_z
 
 
-@pytest.mark.cases(quick=["one latent-singular"], others="thorough")
+@pytest.mark.cases(slow=["one latent-singular"], others="thorough")
 @pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite"])
 @pytest.mark.parametrize("inputs", ["one latent", "shared", "own"])
 def test_conditioning_is_what_the_definition_says(kind, inputs):

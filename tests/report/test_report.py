@@ -86,6 +86,7 @@ def check_page(page):
     return found
 
 
+@pytest.mark.slow
 def test_a_result_reports_itself(page, counts):
     found = check_page(page)
     assert page.name == "index.html"
@@ -123,6 +124,7 @@ def test_what_cannot_be_drawn_or_saved_is_said(tmp_path):
     assert found.tags.count("img") == 1  # calibration says nothing of 0 and 1
 
 
+@pytest.mark.slow
 def test_a_result_without_observations_reports_itself(tmp_path):
     x = np.random.default_rng(0).normal(size=(12, 2))
     result = ng.infer(ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Poisson()), x, np.full(12, np.nan))

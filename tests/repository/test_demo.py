@@ -237,7 +237,7 @@ def test_a_plot_over_time_stamps(stamped):
     pyplot.close(axes.figure)
 
 
-@pytest.mark.cases(quick=["exposure1"], others="thorough")
+@pytest.mark.cases(slow=["exposure1"], others="thorough")
 @pytest.mark.parametrize("exposure", [1.5, np.linspace(1.0, 3.0, 10)])
 def test_a_plot_of_the_rate_has_the_quantiles_of_its_draws(stamped, exposure):
     result, x, _ = stamped

@@ -43,6 +43,7 @@ PAGES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [

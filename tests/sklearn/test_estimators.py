@@ -32,6 +32,7 @@ def classifier():
     return GPClassifier(learn=False, method="newton").fit(X, LABELS)
 
 
+@pytest.mark.slow
 def test_regression_is_that_of_fit_on_scaled_data(regressor):
     shift, scale = X.mean(axis=0), X.std(axis=0)
     model = ng.Model(ng.GP("matern52"), "gaussian")
@@ -216,6 +217,7 @@ def test_wrong_arguments_are_named(estimator, y, words):
         estimator.fit(X, y)
 
 
+@pytest.mark.slow
 def test_unknown_labels_are_named(classifier):
     with pytest.raises(ValueError, match="'maybe', which is not one of the classes"):
         classifier.log_density(NEW, np.array(["no", "yes", "maybe", "no", "no"]))
@@ -227,6 +229,7 @@ def test_counts_need_positive_y():
     assert not GPRegressor(likelihood="nonsense").__sklearn_tags__().target_tags.positive_only
 
 
+@pytest.mark.slow
 def test_without_scikit_learn_the_error_says_so():
     code = (
         "import sys; sys.modules['sklearn'] = None\n"

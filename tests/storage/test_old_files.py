@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parents[1] / "data" / "version_0_1"
 EXPECTED = json.loads((FOLDER / "expected.json").read_text())
 
 
+@pytest.mark.cases(slow=["fit_markov_student.ngp"])
 @pytest.mark.parametrize("name", EXPECTED)
 def test_a_file_of_version_0_1_loads_and_predicts_as_it_did(name):
     expected = EXPECTED[name]

@@ -196,6 +196,7 @@ def test_sparse_results_keep_their_posterior(path):
     assert same(tied.posterior, sparse("tied").posterior)
 
 
+@pytest.mark.cases(slow=["sparse"])
 @pytest.mark.parametrize("made", [counts, sparse])
 def test_results_can_be_pickled_and_copied(made):
     result = made()

@@ -67,6 +67,7 @@ def test_terms_come_back_bound_or_not(term):
     assert decode(*encode(columns)) == columns
 
 
+@pytest.mark.slow
 def test_levels_may_be_numbers_truth_values_or_dates(tmp_path):
     frame = tables.visits()
     for levels in (frame["age"].astype(int) % 3, frame["age"] > 30, frame["date"].dt.to_period("Y").dt.start_time):

@@ -131,6 +131,7 @@ def _energy(formula_or_model, y):
     return ng.infer(formula_or_model, TABLE, y, ng.Newton()).energy
 
 
+@pytest.mark.cases(slow=["a * x + (1 | g) + smooth(age) + trend(week) + offset(log(n))"])
 @pytest.mark.parametrize("right", FAST)
 def test_formula_has_the_same_energy(right):
     formula = from_formula(f"count ~ {right}", **_objects(right))
@@ -156,6 +157,7 @@ def test_prior_of_fixed_effects(prior):
     assert from_formula(formula, prior).terms.terms[0].prior == prior
 
 
+@pytest.mark.slow
 def test_fit_of_a_formula():
     found = ng.fit("count ~ x + (1 | g)", TABLE, "poisson", effects="flat")
     wanted = ng.fit(ng.Model(Linear("x", prior="flat") + Group("g"), "poisson"), TABLE, "count")
@@ -163,6 +165,7 @@ def test_fit_of_a_formula():
     assert found.predict({"x": [0.0], "g": [3]}).mean.shape == (1,)
 
 
+@pytest.mark.slow
 def test_formulas_of_several_latents():
     likelihood = ng.likelihoods.HeteroscedasticGaussian()
     found = ng.infer({"scale": "~ z", "location": "x ~ a + (1 | g)"}, TABLE, likelihood)

@@ -191,6 +191,7 @@ def test_pandas_durations_are_units_too():
     assert Clock("D", pd.Timestamp("2020-01-01", tz="UTC")) == Clock("D", "2020-01-01")
 
 
+@pytest.mark.slow
 @given(
     st.integers(-(2**62), 2**62),
     st.sampled_from(["D", "h", "m", "s", "ms", "us", "ns", "ps", "fs", "as"]),
