@@ -7,6 +7,7 @@ from examples import (
     areas,
     batch_of_data_sets,
     distributional,
+    measles,
     monthly,
     network_as_mean,
     sampling_hyperparameters,
@@ -80,3 +81,12 @@ def test_distributional_regression(tmp_path):
     assert location["lower"] < 0.5 < location["upper"]
     assert frame.loc["scale.linear(sex)", "sex[m]"]["lower"] > 0.0
     assert drawn(tmp_path, "distributional.png")
+
+
+@pytest.mark.slow
+def test_measles(tmp_path):
+    files = [tmp_path / "maps.png", tmp_path / "series.png"]
+    scores = measles.main(*files)
+    # The best of the models of surveillance::hhh4 that are refitted every week have 1.102 and 0.748.
+    assert scores.log_score < 1.03 and scores.rps < 0.70
+    assert all(file.stat().st_size > 10_000 for file in files)

@@ -180,6 +180,29 @@ class ResultMethods:
 
         return plotting.plot_terms(self, axes, only, level, places)
 
+    def plot_maps(
+        self: Any, times: Any = None, places: Any = None, *, what: str = "mean", axes: Any = None, **row_parameters: Any
+    ) -> "Figure":
+        """Maps of a model in space and time at some times; see `plotting.plot_maps`."""
+        from .. import plotting
+
+        return plotting.plot_maps(self, times, places, what=what, axes=axes, **row_parameters)
+
+    def plot_places(
+        self: Any,
+        places: Any = None,
+        *,
+        until: Any = None,
+        names: Any = None,
+        levels: Any = (0.5, 0.95),
+        axes: Any = None,
+        **row_parameters: Any,
+    ) -> "Figure":
+        """The series of places of a model in space and time, with bands; see `plotting.plot_places`."""
+        from .. import plotting
+
+        return plotting.plot_places(self, places, until=until, names=names, levels=levels, axes=axes, **row_parameters)
+
     def plot_convergence(self: Any, axes: Any = None) -> "Figure":
         """Plot the energy and the distance from convergence over the steps."""
         from .. import plotting

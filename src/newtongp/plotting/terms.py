@@ -1,6 +1,6 @@
 """Plots of the terms of additive models: coefficients, levels of groups, curves, maps and areas."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from ..terms.linear import Linear, Offset
 from ..terms.smooth import Area
 from ..terms.times import RandomWalk, Season
 from .pieces import BAND, DATA, MEAN, class_colour, require_matplotlib
+from .shapes import draw_shapes, shapes_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +36,8 @@ def plot_terms(result: Result, axes: Any = None, only: Any = None, level: float 
     Fixed effects are drawn as coefficients with intervals (an intercept only if it is alone), groups as their levels in
     order, smooth terms as curves with bands over their columns, with one curve per level of `by`, and as a map over two
     columns. Curves are centred: their average over the data is zero. Areas are drawn in order, or as a map if `places`
-    maps each area to a point (x, y), to the corners of a polygon, (V, 2), or to a shape of `shapely`.
+    maps each area to a point (x, y), to the corners of a polygon, (V, 2), or to a GeoJSON or shapely geometry (a
+    FeatureCollection with the areas as ids will do).
     """
     require_matplotlib()
     half = width_of(level)
@@ -267,47 +269,5 @@ def _area_map(ax: "Axes", result: Result, entry: Entry, places: Any) -> None:
     """Areas as points or polygons, coloured by their effects."""
     found = levels(result, entry)
     (labels,) = found.columns.values()
-    shapes = [_shape(places, label) for label in labels.tolist()]
-    style = _diverging(found.mean)
-    if all(len(shape) == 1 and len(shape[0]) == 1 for shape in shapes):
-        points = np.array([shape[0][0] for shape in shapes])
-        size = float(np.clip(9000.0 / len(points), 12.0, 200.0))
-        drawn = ax.scatter(points[:, 0], points[:, 1], c=found.mean, s=size, edgecolors=DATA, linewidths=0.4, **style)
-    else:
-        from matplotlib.collections import PolyCollection
-
-        rings = [(ring, value) for shape, value in zip(shapes, found.mean, strict=True) for ring in shape]
-        drawn = PolyCollection(
-            [ring for ring, _ in rings], array=np.array([value for _, value in rings]), cmap=style["cmap"]
-        )
-        drawn.set_clim(style["vmin"], style["vmax"])
-        drawn.set(edgecolor=DATA, linewidth=0.4)
-        ax.add_collection(drawn)
-        ax.autoscale_view()
+    drawn = draw_shapes(ax, shapes_of(places, labels.tolist()), found.mean, _diverging(found.mean))
     ax.figure.colorbar(drawn, ax=ax, label="effect")
-    ax.set_aspect("equal")
-    ax.set(xticks=[], yticks=[])
-
-
-def _shape(places: Any, area: Any) -> list[np.ndarray]:
-    """The outer rings of an area, each (V, 2); a point is a ring with one corner."""
-    if not isinstance(places, Mapping):
-        places = getattr(places, "to_dict", lambda: None)() or {}
-    if area not in places:
-        raise ValueError(f"places must map every area to a point or a polygon, but {area!r} is missing: add it")
-    given = places[area]
-    shape = getattr(given, "__geo_interface__", None)
-    if shape is not None:
-        kind, inside = shape["type"], shape["coordinates"]
-        if kind not in ("Point", "Polygon", "MultiPolygon"):
-            raise ValueError(f"areas are points or polygons, but that of {area!r} is a {kind}")
-        rings = [[inside]] if kind == "Point" else [inside[0]] if kind == "Polygon" else [part[0] for part in inside]
-        return [np.asarray(ring, dtype=float).reshape(-1, np.shape(ring)[-1])[:, :2] for ring in rings]
-    array = np.asarray(given, dtype=float)
-    if array.shape == (2,):
-        array = array[None]
-    if array.ndim != 2 or array.shape[1] != 2:
-        raise ValueError(
-            f"places must be points (x, y) or corners (V, 2), but that of {area!r} has shape {array.shape}"
-        )
-    return [array]
