@@ -57,16 +57,14 @@ def fit(x: np.ndarray, y: np.ndarray, until: float) -> ng.Result:
 
 def score(model: ng.Model, x: np.ndarray, y: np.ndarray, weeks: range) -> Scores:
     """Forecast every week from all weeks before it, with the hyperparameters of the model."""
-    logs, rps = [], []
+    logs, rps, steps = [], [], np.arange(150.0)
     for week in weeks:
         known, new = x[:, 0] < week, x[:, 0] == week
         result = ng.infer(model, x[known], y[known])
-        logs.append(-result.log_density(x[new], y[new]))
-        highest = max(result.predict(x[new]).quantile(0.9999).max(), y[new].max())
-        steps = np.arange(highest + 1.0)
-        repeated = result.predict(np.repeat(x[new], steps.size, axis=0))
-        cdf = repeated.cdf(np.tile(steps, new.sum())).reshape(-1, steps.size)
-        rps.append(np.sum((cdf - (steps >= y[new][:, None])) ** 2, axis=1))
+        places, counts = np.repeat(x[new], steps.size, axis=0), np.tile(steps, new.sum())
+        probabilities = np.exp(result.log_density(places, counts)).reshape(-1, steps.size)
+        logs.append(-np.log(probabilities[np.arange(new.sum()), y[new].astype(int)]))
+        rps.append(np.sum((np.cumsum(probabilities, axis=1) - (steps >= y[new][:, None])) ** 2, axis=1))
     return Scores(float(np.mean(logs)), float(np.mean(rps)))
 
 
