@@ -62,7 +62,7 @@ def _size(entry: Entry) -> str:
         each = f" × {term.size}" if term.size > 1 else ""
         return f"{_counted(len(entry.encoder.levels), 'level')}{each}"
     if isinstance(term, KernelTerm):
-        return _counted(int(np.sum(term.used)), "input")
+        return _counted(int(np.sum(term.used)), "inducing input" if term.is_sparse else "input")
     return "known"
 
 

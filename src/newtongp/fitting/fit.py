@@ -185,7 +185,7 @@ def _set_up(model: Model, x: Any, y: Any) -> Setup:
         # Models without terms do not need them, whose import takes time.
         from .effects_start import with_started_effects
 
-        setup = with_started_effects(setup)
+        setup = with_started_effects(_with_chosen_inducing(setup, x, y))
     if getattr(model.prior, "count", None) is not None:
         # They stay fixed while the kernel changes, so that all energies are those of one model.
         scales = scales_of(model, setup.data)
@@ -194,6 +194,15 @@ def _set_up(model: Model, x: Any, y: Any) -> Setup:
             prior: Any = model.prior
             setup = Setup(Model(prior.with_inducing(chosen), model.likelihood), x, y)
     return setup
+
+
+def _with_chosen_inducing(setup: Setup, x: Any, y: Any) -> Setup:
+    """The same data, with the inducing inputs of sparse terms chosen with guesses of the hyperparameters."""
+    prior: Any = setup.model.prior
+    if not prior.chooses_inducing:
+        return setup
+    guessed = guessed_model(setup.model, scales_of(setup.model, setup.data)).prior
+    return Setup(Model(prior.with_chosen_inducing(guessed, setup.data.x), setup.model.likelihood), x, y)
 
 
 def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) -> FitResult:

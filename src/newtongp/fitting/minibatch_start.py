@@ -8,10 +8,10 @@ import numpy as np
 from ..inference.minibatch.batching import WHOLE_PASS
 from ..inputs.chunks import Batch, Rows
 from ..inputs.data import Data
+from ..kernels.inducing import MOST_ROWS, Sample
 from ..likelihoods.weighted import unweighted
 from ..model import Model
 from ..priors.by_name import for_columns
-from ..priors.inducing import MOST_ROWS, Sample
 from ..priors.sparse import SparseGP
 from .initial_values import guessed_model, scales_of
 from .space import Space

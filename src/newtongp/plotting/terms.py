@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..prediction.effects import at_inputs, centred_curve, coefficients, decoded, levels
+from ..prediction.effects import at_inputs, centred_curve, coefficients, decoded, known_inputs, levels
 from ..prediction.terms import Entry, entries_of, moments, select, width_of
 from ..results.result import Result
 from ..terms.group import Group, GroupEncoder
@@ -169,7 +169,7 @@ def _levels_of(entry: Entry) -> list[tuple[float | None, str]]:
 def _curves(ax: "Axes", result: Result, entry: Entry, half: float) -> None:
     """One curve with its band, or one per level."""
     term: Any = entry.term
-    known = np.asarray(term.points)[np.asarray(term.used)]
+    known = known_inputs(result, entry)
     grid = _grid(term, known[:, 0])
     each = _levels_of(entry)
     varies = term.by is not None and not term.by_level  # a coefficient, whose average means something
@@ -245,7 +245,7 @@ def _walk(ax: "Axes", result: Result, entry: Entry, half: float) -> None:
 def _map(ax: "Axes", result: Result, entry: Entry) -> None:
     """The posterior mean over two columns, with the inputs of the data."""
     term: Any = entry.term
-    known = np.asarray(term.points)[np.asarray(term.used)]
+    known = known_inputs(result, entry)
     sides = [np.linspace(known[:, k].min(), known[:, k].max(), _SIDE) for k in (0, 1)]
     inputs = np.stack(np.meshgrid(*sides, indexing="ij"), axis=-1).reshape(-1, 2)
     mean, _ = moments(result, at_inputs(result, entry, inputs), entry.latent, [entry])

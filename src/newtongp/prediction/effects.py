@@ -98,7 +98,7 @@ class Levels(NamedTuple):
 
 
 def levels(result: Result, entry: Entry) -> Levels:
-    """The levels of a group, or the values of a smooth term at the inputs of the data."""
+    """The levels of a group, or the values of a smooth term at the inputs of the data, or at its inducing inputs."""
     columns, names, x = level_rows(result, entry)
     return Levels(columns, names, *moments(result, x, entry.latent, [entry]))
 
@@ -110,6 +110,14 @@ def level_rows(result: Result, entry: Entry) -> tuple[dict[str, np.ndarray], np.
     assert isinstance(entry.term, KernelTerm)
     known = np.asarray(entry.term.points)[np.asarray(entry.term.used)]
     return decoded(entry, known), None, at_inputs(result, entry, known)
+
+
+def known_inputs(result: Result, entry: Entry) -> np.ndarray:
+    """The distinct inputs of a smooth term in the data; its inducing inputs if the data were not kept."""
+    term: Any = entry.term
+    if not term.is_sparse or result.data is None:
+        return np.asarray(term.points)[np.asarray(term.used)]
+    return np.unique(rows_of_data(result, "terms")[:, entry.place][:, :-1], axis=0)
 
 
 def decoded(entry: Entry, inputs: np.ndarray) -> dict[str, np.ndarray]:

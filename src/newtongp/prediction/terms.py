@@ -11,7 +11,8 @@ from .._runtime.double import in_double, to_host
 from ..numerics.gaussian import Gaussian
 from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.names import numbered_labels
-from ..priors.additive import Additive, AdditivePosterior
+from ..priors.additive import Additive
+from ..priors.additive_posterior import AdditivePosterior
 from ..priors.base import draws_of
 from ..priors.chained import ChainedPosterior
 from ..results.result import Result

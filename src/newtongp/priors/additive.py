@@ -16,21 +16,21 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from .._runtime.compilation import compiled
-from .._runtime.double import on_host
-from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.gaussian import Gaussian, Sites, add_covariance
 from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
-from ..terms.base import Terms, Units
+from ..terms.base import Terms, Units, replaced
 from ..terms.columns import TableColumns
 from ..terms.group import Group, codes_of
 from ..terms.kernel_term import KernelTerm
 from ..terms.reading import as_terms
+from ..terms.smooth import Smooth
 from ..terms.table import Table
 from ..terms.times import Trend
 from . import elimination, level_space
-from .base import Conditioned, Layout, Posterior, Prior, Workspace, at_inputs, draws_of
+from .additive_posterior import AdditivePosterior
+from .base import Conditioned, Layout, Prior, Workspace
 from .chained import ChainedWorkspace, chained_posterior
-from .level_space import Block, Blocks, block_of
+from .level_space import Block, Blocks, block_of, residual_of
 from .markov import MarkovGP
 from .nesting import largest_nest
 
@@ -99,6 +99,31 @@ class Additive(Prior):
         prior._check_weights()
         return prior
 
+    @property
+    def chooses_inducing(self) -> bool:
+        """Whether inducing inputs of a term are chosen from the data."""
+        return any(
+            getattr(term, "inducing_count", None) and _is_sparse(term) for own in self.latents for term in own.terms
+        )
+
+    def with_chosen_inducing(self, guessed: "Additive", x: np.ndarray) -> "Additive":
+        """The prior with inducing inputs that are chosen with the kernels of another one, from encoded rows.
+
+        Only those that are not given are chosen again.
+        """
+
+        def chosen(term: Any, other: Any, place: slice) -> Any:
+            if not _is_sparse(term):
+                return term
+            found = other.with_chosen(x[:, place])
+            return replaced(term, points=found.points, used=found.used)
+
+        latents = tuple(
+            Terms(tuple(map(chosen, terms.terms, other.terms, places)))
+            for terms, other, places in zip(self.latents, guessed.latents, self.places, strict=True)
+        )
+        return eqx.tree_at(lambda p: p.latents, self, latents)
+
     def _check_weights(self) -> None:
         """Raise ValueError if more weights are solved for together than is practical."""
         terms = [term for terms in self.latents for term in terms.terms if not self._is_apart(term)]
@@ -144,9 +169,15 @@ class Additive(Prior):
     def _largest_and_remedy(self) -> str:
         every = [term for terms in self.latents for term in terms.terms]
         largest = max([term for term in every if not self._is_apart(term)] or every, key=lambda term: term.count)
+        if isinstance(largest, Smooth):
+            named = ", ".join(map(repr, largest.columns))
+            fewer = f"make it sparse, as Smooth({named}, inducing=200)"
+            fewer = "use fewer inducing inputs there" if largest.is_sparse else fewer
+        else:
+            fewer = "use a term that can be eliminated (a Group, or a Trend over time)"
         return (
-            f"{largest.label}, with {largest.count} weights: use fewer levels or distinct values there, as by rounding "
-            "its columns, or a term that can be eliminated (a Group, or a Trend over time)"
+            f"{largest.label}, with {largest.count} weights: {fewer}, or use fewer levels or distinct values there, as "
+            "by rounding its columns"
         )
 
     @property
@@ -161,14 +192,18 @@ class Additive(Prior):
         weights = [term for term in every if not self._is_apart(term)]
         nested = " from the inside out" if len(self.eliminated) > 1 else ""
         how = "one chain in time" if self.chained else f"eliminated level by level{nested}"
-        parts = [*([f"{labels(apart)}: {how}"] if apart else []), *([f"{labels(weights)}: weights"] if weights else [])]
-        return "; ".join(parts) + " (exact)"
+        sparse = [term for term in weights if _is_sparse(term)]
+        weights = [term for term in weights if not _is_sparse(term)]
+        kinds = ((apart, how), (sparse, "weights of inducing inputs"), (weights, "weights"))
+        parts = [f"{labels(terms)}: {kind}" for terms, kind in kinds if terms]
+        return "; ".join(parts) + (" (exact for these inputs)" if sparse else " (exact)")
 
     def memory(self, x: np.ndarray) -> float:
         every = [term for terms in self.latents for term in terms.terms]
         weights = float(sum(term.count for term in every if not self._is_apart(term)))
         eliminated = float(sum(term.count for term in every if isinstance(term, Group) and self._is_apart(term)))
-        needed = 8.0 * (10.0 * x.size + 6.0 * weights**2 + 5.0 * eliminated * weights)
+        inducing = float(sum(term.count for term in every if _is_sparse(term)))
+        needed = 8.0 * (10.0 * x.size + 4.5 * x.shape[0] * inducing + 6.0 * weights**2 + 5.0 * eliminated * weights)
         if self.chained:
             chained = [self.latents[0].terms[number] for number in self.chained]
             needed += self.chain().memory(self.times_of(x)) + 8.0 * 8.0 * x.shape[0] * (weights + len(chained))
@@ -221,16 +256,18 @@ class Additive(Prior):
         if self.chained:
             return self._prepare_chain(*x)
         count = jax.tree.leaves(x)[0].shape[0]
-        means, blocks = [], []
-        for latent, (terms, rows) in enumerate(zip(self.latents, x, strict=True)):
-            total = jnp.zeros(count)
+        means, found = [], []
+        for terms, rows in zip(self.latents, x, strict=True):
+            total, own_weights = jnp.zeros(count), []
             for term, own in zip(terms.terms, rows, strict=True):
                 total = total + term.mean(own)
-                blocks += [block_of(weights, latent) for weights in term.weights(own)]
+                own_weights += term.weights(own)
             means.append(total)
+            found.append(own_weights)
+        blocks = [block_of(weights, latent) for latent, own in enumerate(found) for weights in own]
         eliminated, rest = self.parted(blocks)
         within = elimination.levels_within(eliminated)
-        return AdditiveWorkspace(Blocks(jnp.stack(means, axis=1), eliminated, rest, within))
+        return AdditiveWorkspace(Blocks(jnp.stack(means, axis=1), eliminated, rest, within), residual_of(found, count))
 
     def parted(self, blocks: list[Block]) -> tuple[tuple[tuple[Block, ...], ...], tuple[Block, ...]]:
         """The blocks of groups that are eliminated, from the inside out, and all others."""
@@ -244,17 +281,19 @@ class Additive(Prior):
 
     def _prepare_chain(self, inputs: Any, rows: Any) -> ChainedWorkspace:
         inner = self.chain().prepare(inputs)
-        mean, blocks = jnp.zeros(inner.mean.shape[0]), []
+        mean, found = jnp.zeros(inner.mean.shape[0]), []
         for number, (term, own) in enumerate(zip(self.latents[0].terms, rows, strict=True)):
             if number in self.chained:
                 smooth: Any = term
-                blocks += [block_of(weights, 0) for weights in smooth.chain_weights(inner.times)]
+                found += smooth.chain_weights(inner.times)
             else:
                 mean = mean + term.mean(own)
-                blocks += [block_of(weights, 0) for weights in term.weights(own)]
-        columns = level_space.matrix_of(tuple(blocks), inner.mean.shape[0])
-        flat = tuple(map(bool, level_space.flats(tuple(blocks))))
-        return ChainedWorkspace(inner=inner, mean=mean[:, None], columns=columns, flat_weights=flat)
+                found += term.weights(own)
+        blocks = tuple(block_of(weights, 0) for weights in found)
+        columns = level_space.matrix_of(blocks, mean.shape[0])
+        flat = tuple(map(bool, level_space.flats(blocks)))
+        residual = residual_of([found], mean.shape[0])
+        return ChainedWorkspace(inner=inner, mean=mean[:, None], columns=columns, residual=residual, flat_weights=flat)
 
     def condition(self, workspace: Any, sites: Sites) -> Any:
         if self.chained:
@@ -262,7 +301,7 @@ class Additive(Prior):
         solved = elimination.solve(workspace.blocks, sites)
         conditioned = workspace.conditioned(solved)
         return AdditivePosterior(
-            conditioned.marginals,
+            workspace.marginals_of_f(conditioned.marginals),
             conditioned.log_normaliser(sites),
             self,
             solved.weights,
@@ -299,6 +338,10 @@ def chained_terms(latents: tuple[Terms, ...]) -> tuple[int, ...]:
     return tuple(largest) if many else ()
 
 
+def _is_sparse(term: Any) -> bool:
+    return isinstance(term, KernelTerm) and term.is_sparse
+
+
 def _points(term: Any) -> int:
     return int(np.sum(term.used))
 
@@ -331,9 +374,8 @@ class AdditiveWorkspace(Workspace):
     """The blocks of all terms at the data."""
 
     blocks: Blocks
-
-    def __init__(self, blocks: Blocks):
-        self.blocks = blocks
+    residual: Float[Array, "N D D"] | None
+    """The covariance of what sparse terms leave of f given their weights."""
 
     @property
     def mean(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -349,115 +391,13 @@ class AdditiveWorkspace(Workspace):
         mean = blocks.mean + level_space.f_of(blocks, solved.weights, solved.own_means)
         distance = elimination.distance(blocks, solved.weights, solved.own_means)
         marginals = Gaussian(mean, elimination.covariances(blocks, solved))
-        return Conditioned(marginals, distance, solved.log_det, solved.proper, rounding=solved.rounding)
+        return Conditioned(marginals, distance, solved.log_det, solved.proper, self.residual, solved.rounding)
+
+    def residual_covariance(self):
+        return self.residual
+
+    def marginals_of_f(self, marginals: Gaussian) -> Gaussian:
+        return add_covariance(marginals, self.residual)
 
     def log_normaliser(self, sites: Sites, psd: bool = False) -> Float[Array, ""]:
         return elimination.log_normaliser(self.blocks, sites)
-
-
-class AdditivePosterior(Posterior):
-    """q(f) of a sum of terms, through their weights.
-
-    `terms` gives the posterior of chosen terms. All are conditional on the hyperparameters.
-    """
-
-    marginals: Gaussian
-    log_normaliser: Any
-    prior: Additive
-    weights: Any
-    """The means of all weights but the eliminated ones, in units of their prior."""
-    half: Any
-    """H: the covariance of these weights is HᵀH."""
-    own: tuple[elimination.Own, ...]
-    """The eliminated weights, from the inside out."""
-    within: Any
-    """The levels of outer groups in which those of inner ones sit."""
-
-    @on_host
-    def predict(self, x: Any) -> Gaussian:
-        return at_inputs(_predict, self, x)
-
-    @on_host
-    def joint(self, x: Any) -> Gaussian:
-        return _joint(self.without_marginals(), x, self.everything)
-
-    @on_host
-    def draw(self, key: Any, x: Any, n: int) -> Any:
-        return draws_of(_joint(self.without_marginals(), x, self.everything), key, n, x.shape[0])
-
-    @on_host
-    def of_terms(self, x: Any, chosen: Any) -> Gaussian:
-        """The posterior of a weighted sum of terms at rows: `chosen` has one number per term of every latent."""
-        rows = np.asarray(x)
-        chosen = tuple(tuple(map(float, own)) for own in chosen)
-        return at_inputs(lambda posterior, x: _of_terms(posterior, x, chosen), self, rows)
-
-    @on_host
-    def joint_of_terms(self, x: Any, chosen: Any) -> Gaussian:
-        """The joint distribution of a weighted sum of terms at rows."""
-        return _joint(self.without_marginals(), x, chosen)
-
-    @property
-    def everything(self) -> tuple[tuple[float, ...], ...]:
-        """The choice of all terms."""
-        return tuple(tuple(1.0 for _ in terms.terms) for terms in self.prior.latents)
-
-
-class _NewRows:
-    """Rows at new inputs: what the weights contribute, and what is left of the prior."""
-
-    def __init__(self, posterior: AdditivePosterior, x: Any, chosen: Any):
-        prior, count = posterior.prior, x.shape[0]
-        means, blocks, self.left = [], [], []
-        for latent, (terms, places) in enumerate(zip(prior.latents, prior.places, strict=True)):
-            mean, left = jnp.zeros(count), jnp.zeros(count)
-            for term, place, factor in zip(terms.terms, places, chosen[latent], strict=True):
-                mean = mean + factor * term.new_mean(x[:, place])
-                for weights in term.new_weights(x[:, place]):
-                    if weights.residual is not None:
-                        left = left + factor**2 * weights.residual
-                    blocks.append(block_of(weights._replace(columns=factor * weights.columns), latent))
-            means.append(mean)
-            self.left.append(left)
-        self.blocks = Blocks(jnp.stack(means, axis=1), *prior.parted(blocks), posterior.within)
-        self.solved = elimination.Solved(
-            posterior.weights, posterior.half, posterior.own, jnp.zeros(()), jnp.asarray(True), jnp.zeros(())
-        )
-
-    @property
-    def mean(self) -> Float[Array, "M D"]:
-        return self.blocks.mean + level_space.f_of(self.blocks, self.solved.weights, self.solved.own_means)
-
-
-def _of_terms_now(posterior: AdditivePosterior, x: Any, chosen: Any) -> Gaussian:
-    rows = _NewRows(posterior, x, chosen)
-    covariance = elimination.covariances(rows.blocks, rows.solved, is_nested=False)
-    left = jax.vmap(jnp.diag)(jnp.stack(rows.left, axis=1))
-    return Gaussian(rows.mean, covariance + left)
-
-
-@compiled
-def _of_terms(posterior: AdditivePosterior, x: Float[Array, "M C"], chosen: Any) -> Gaussian:
-    return _of_terms_now(posterior, x, chosen)
-
-
-@compiled
-def _predict(posterior: AdditivePosterior, x: Float[Array, "M C"]) -> Gaussian:
-    return _of_terms_now(posterior, x, posterior.everything)
-
-
-@compiled
-def _joint(posterior: AdditivePosterior, x: Float[Array, "M C"], chosen: Any) -> Gaussian:
-    rows = _NewRows(posterior, x, chosen)
-    prior, mean = posterior.prior, rows.mean
-    count, latents = mean.shape
-    covariance = elimination.joint_covariance(rows.blocks, rows.solved)
-    for latent, (terms, places) in enumerate(zip(prior.latents, prior.places, strict=True)):
-        left = sum(
-            factor**2 * term.new_covariance(x[:, place])
-            for term, place, factor in zip(terms.terms, places, chosen[latent], strict=True)
-        )
-        pick = jnp.zeros((latents, latents)).at[latent, latent].set(1.0)
-        spread = jnp.einsum("mn,de->mdne", jnp.broadcast_to(left, (count, count)), pick)
-        covariance = covariance + spread.reshape(count * latents, count * latents)
-    return Gaussian(mean.reshape(-1), covariance)

@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float
 from .._runtime.compilation import compiled
 from .._runtime.double import on_host
 from ..numerics import kalman, linalg
-from ..numerics.gaussian import Gaussian, Sites
+from ..numerics.gaussian import Gaussian, Sites, add_covariance
 from .base import Conditioned, Posterior, Workspace, at_inputs
 from .level_space import LOG_TWO_PI, block_of, matrix_of
 from .markov import MarkovPosterior, in_batches
@@ -49,6 +49,8 @@ class ChainedWorkspace(Workspace):
     mean: Float[Array, "N 1"]
     columns: Float[Array, "P N"]
     """Φᵀ."""
+    residual: Float[Array, "N 1 1"] | None
+    """The covariance of what sparse terms leave of f given their weights."""
     flat_weights: tuple[bool, ...] = eqx.field(static=True)
     """Which weights have no prior."""
 
@@ -79,9 +81,14 @@ class ChainedWorkspace(Workspace):
         spread = jnp.sum((joined.half @ joined.left) ** 2, axis=0)
         covariance = chain.marginals.covariance + spread[:, None, None]
         distance = chain.distance + jnp.sum(jnp.where(self.flat, 0.0, joined.weights) ** 2)
-        return Conditioned(
-            Gaussian(mean, covariance), distance, chain.log_det + joined.log_det, chain.proper & joined.proper
-        )
+        log_det, proper = chain.log_det + joined.log_det, chain.proper & joined.proper
+        return Conditioned(Gaussian(mean, covariance), distance, log_det, proper, self.residual)
+
+    def residual_covariance(self):
+        return self.residual
+
+    def marginals_of_f(self, marginals: Gaussian) -> Gaussian:
+        return add_covariance(marginals, self.residual)
 
     def join(self, sites: Sites) -> Joined:
         """The posterior of the weights."""
@@ -206,7 +213,7 @@ def chained_posterior(prior: Any, workspace: ChainedWorkspace, sites: Sites) -> 
 
     means, vectors = jax.lax.map(states, workspace.columns)
     return ChainedPosterior(
-        workspace.at_rows(conditioned.marginals),
+        workspace.at_rows(workspace.marginals_of_f(conditioned.marginals)),
         conditioned.log_normaliser(sites),
         prior,
         inner,

@@ -10,6 +10,7 @@ may be *eliminated*, level by level (`elimination.py`); all other weights are so
 """
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import equinox as eqx
@@ -48,6 +49,15 @@ class Block(eqx.Module):
 def block_of(weights: Weights, latent: int) -> Block:
     """The weights of a term as a block of a latent."""
     return Block(weights.codes, weights.columns, weights.root, weights.levels, weights.over, latent, weights.flat)
+
+
+def residual_of(weights: Sequence[Sequence[Weights]], rows: int) -> Float[Array, "N D D"] | None:
+    """The covariance that the weights of all terms of every latent leave at the data; None if they leave nothing."""
+    own = [[one.residual for one in latent if one.residual is not None] for latent in weights]
+    if not any(own):
+        return None
+    variances = [sum(parts, jnp.zeros(rows)) for parts in own]
+    return jax.vmap(jnp.diag)(jnp.stack(variances, axis=1))
 
 
 class Blocks(eqx.Module):
@@ -167,6 +177,11 @@ def _pair(one: Block, two: Block, weights: Float[Array, " N"]) -> Float[Array, "
     return sums.reshape(one.size, two.size)
 
 
+_WIDE = 16
+"""The number of columns from which sums over all of them at once are faster, and compiled far faster, than one by one.
+"""
+
+
 def _pair_by_level(one: Block, two: Block, weights: Float[Array, " N"]) -> Float[Array, "L Q M S"]:
     """The same before roots: indices are level and column of either block."""
     (count, width), (other, breadth) = (one.levels, one.columns.shape[1]), (two.levels, two.columns.shape[1])
@@ -174,6 +189,10 @@ def _pair_by_level(one: Block, two: Block, weights: Float[Array, " N"]) -> Float
         return (one.columns.T @ (weights[:, None] * two.columns)).reshape(1, width, 1, breadth)
     if one.codes is None:
         return jnp.transpose(_pair_by_level(two, one, weights), (2, 3, 0, 1))
+    if two.codes is None and breadth >= _WIDE:
+        scaled = weights[:, None] * one.columns
+        rows = [jax.ops.segment_sum(scaled[:, q, None] * two.columns, one.codes, count) for q in range(width)]
+        return jnp.stack(rows, axis=1)[:, :, None, :]
     if two.codes is None or one.over == two.over:
         keys, size = one.codes, count
     else:

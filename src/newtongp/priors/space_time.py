@@ -18,6 +18,7 @@ from jaxtyping import Array, Float
 
 from ..kernels import Independent, Kernel, diagonals, latent_kernels, num_latents
 from ..kernels.base import Sum
+from ..kernels.inducing import choose, read_inducing
 from ..means import as_mean
 from ..numerics import separable
 from ..numerics.gaussian import Sites
@@ -26,7 +27,6 @@ from ..parameters.constraints import never_learned
 from ..validation.arguments import whole
 from ..validation.times import Clock, as_clock
 from .base import Layout, Prior
-from .inducing import choose, read_inducing
 from .space_time_layout import (
     SpaceTimeInputs,
     check_places,

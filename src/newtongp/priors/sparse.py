@@ -19,6 +19,7 @@ from jaxtyping import Array, Float
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double, on_host, to_host
 from ..kernels import Independent, Kernel, diagonals, gram, grams, latent_kernels, num_latents
+from ..kernels import inducing as inducing_inputs
 from ..kernels.multilatent import over_latents, stacked
 from ..means import as_mean
 from ..numerics import linalg
@@ -26,7 +27,6 @@ from ..numerics.gaussian import Gaussian, Sites, add_covariance
 from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
 from ..parameters.constraints import Real, learned
 from ..validation.arguments import whole
-from . import inducing as inducing_inputs
 from . import weight_space
 from .base import Conditioned, Layout, Posterior, Prior, Workspace, at_inputs, draws_of, over_pairs
 from .by_name import read_kernel
@@ -85,7 +85,7 @@ class SparseGP(Prior):
             raise ValueError(f'storage must be "full" or "tied", got {storage!r}')
         self.storage = storage
         self.kernel = read
-        self.count = _count(inducing) if _is_number(inducing) else None
+        self.count = inducing_inputs.read_count(inducing) if inducing_inputs.is_number(inducing) else None
         self.inducing = None if self.count is not None else inducing_inputs.read_inducing(inducing, num_latents(read))
         self.mean = as_mean(mean, num_latents(read))
         self.selection = selection
@@ -177,17 +177,6 @@ class SparseGP(Prior):
             solved.mean,
             solved.half,
         )
-
-
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, (list, tuple, jax.core.Tracer)) and np.ndim(value) == 0
-
-
-def _count(inducing: Any) -> int:
-    try:
-        return whole(inducing, "inducing", such_as=100)
-    except ValueError as error:
-        raise ValueError(f"{error}, or an array of inducing inputs") from None
 
 
 class SparseInputs(NamedTuple):

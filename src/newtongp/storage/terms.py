@@ -78,8 +78,15 @@ def _bound(made: Any, values: dict[str, Any], width: int, *names: str) -> Any:
 
 
 def _smooth(values: dict[str, Any]) -> Smooth:
-    made = Smooth(*values["columns"], kernel=values["kernel"], by=values["by"], unit=values["clock"])
-    return _bound(made, values, len(made.columns), "by_name")
+    count, inputs, sparse = values["inducing_count"], values["inducing"], values["sparse"]
+    require(count is None or inputs is None, "inducing inputs must be either given or counted")
+    require(inputs is None or _is_floats(inputs, None, None), "inducing inputs must be a matrix")
+    inducing = count if inputs is None else inputs
+    made = Smooth(
+        *values["columns"], kernel=values["kernel"], by=values["by"], unit=values["clock"], inducing=inducing
+    )
+    require(not sparse or (made.asks_for_inducing and values["points"] is not None), "there are no inducing inputs")
+    return _bound(made, values, len(made.columns), "by_name", "sparse")
 
 
 def _trend(values: dict[str, Any]) -> Trend:
@@ -192,7 +199,7 @@ def _check_codes(prior: Additive, columns: TableColumns, x: np.ndarray) -> None:
                 codes = own[:, 0]
                 fine = np.all((codes == np.round(codes)) & (codes >= 0) & (codes < len(encoder.levels)))
                 require(fine, f"rows have levels that {term.label} does not have")
-            elif isinstance(term, KernelTerm):
+            elif isinstance(term, KernelTerm) and not term.is_sparse:
                 known = {row.tobytes() for row in np.asarray(term.points)[np.asarray(term.used)]}
                 fine = all(row.tobytes() in known for row in np.unique(own[:, :-1], axis=0))
                 require(fine, f"rows have inputs that {term.label} does not have")

@@ -39,7 +39,7 @@ class KernelTerm(Term):
     columns: eqx.AbstractVar[tuple[str, ...]]
     by: eqx.AbstractVar[str | None]
     points: eqx.AbstractVar[Any]
-    """The distinct inputs of the data, filled up to a size class, once bound."""
+    """The distinct inputs of the data, filled up to a size class, or inducing inputs, once bound."""
     used: eqx.AbstractVar[Any]
     """Which of them are not fill."""
     grouped: eqx.AbstractVar[bool]
@@ -69,6 +69,11 @@ class KernelTerm(Term):
     @property
     def lines(self) -> bool:
         """Whether a line is added that has no prior."""
+        return False
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether the points are inducing inputs, and not all distinct inputs of the data, once bound."""
         return False
 
     @property
@@ -296,6 +301,12 @@ def product_of(one: Any, two: Any) -> Term:
     if not (isinstance(one, KernelTerm) and isinstance(two, KernelTerm)):
         raise ValueError(
             f"only smooth terms can be multiplied with each other or with a Group, got {_shown(one)} and {_shown(two)}"
+        )
+    sparse = next((part for part in (one, two) if getattr(part, "asks_for_inducing", False)), None)
+    if sparse is not None:
+        raise ValueError(
+            f"{sparse.label} with inducing inputs cannot be a factor: write one Smooth over all columns, with a "
+            "product of kernels, as in Smooth('a', 'b', kernel=k1.on(0) * k2.on(1), inducing=200)"
         )
     if one.lines or two.lines:
         raise ValueError("a trend or a walk whose slope has no prior cannot be a factor: give it a kernel instead")

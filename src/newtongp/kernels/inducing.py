@@ -12,16 +12,30 @@ from jaxtyping import Array, Bool, Float
 
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double
-from ..kernels import Kernel, diagonal, gram
 from ..numerics import linalg
 from ..numerics.size_classes import fill_rows, size_class
+from ..validation.arguments import whole
 from ..validation.numbers import NotRealError, as_real
+from .base import Kernel, diagonal, gram
 
 SELECTIONS = ("greedy", "kmeans")
 
 MOST_ROWS = 2**14
 """The largest number of rows to choose from; of more rows, a random sample of this size is used."""
 _ROUNDS = 20
+
+
+def is_number(given: Any) -> bool:
+    """Whether inducing inputs are given by their number, and not as an array."""
+    return not isinstance(given, (list, tuple, jax.core.Tracer)) and np.ndim(given) == 0
+
+
+def read_count(given: Any) -> int:
+    """A number of inducing inputs."""
+    try:
+        return whole(given, "inducing", such_as=100)
+    except ValueError as error:
+        raise ValueError(f"{error}, or an array of inducing inputs") from None
 
 
 def read_inducing(given: Any, latents: int) -> tuple[Any, ...]:
