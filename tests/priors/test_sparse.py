@@ -9,8 +9,8 @@ import pytest
 
 import newtongp as ng
 from newtongp import kernels
-from newtongp.numerics.gaussian import Sites
 from newtongp.kernels import inducing
+from newtongp.numerics.gaussian import Sites
 from newtongp.priors import sparse, weight_space
 from newtongp.priors.sparse import SparseGP
 

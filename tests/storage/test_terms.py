@@ -49,6 +49,8 @@ def test_results_come_back(make, tmp_path):
         terms.RandomWalk("drug", 2),
         terms.Area("area", tables.PAIRS, "icar"),
         terms.Smooth("age") * terms.Group("patient"),
+        terms.Smooth("age", by="drug", inducing=5),
+        terms.Smooth("age", "dose", inducing=[[30.0, 1.0], [40.0, 2.0]]),
         terms.Offset("days", "log"),
     ],
     ids=lambda term: term.label,

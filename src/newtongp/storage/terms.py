@@ -82,9 +82,7 @@ def _smooth(values: dict[str, Any]) -> Smooth:
     require(count is None or inputs is None, "inducing inputs must be either given or counted")
     require(inputs is None or _is_floats(inputs, None, None), "inducing inputs must be a matrix")
     inducing = count if inputs is None else inputs
-    made = Smooth(
-        *values["columns"], kernel=values["kernel"], by=values["by"], unit=values["clock"], inducing=inducing
-    )
+    made = Smooth(*values["columns"], kernel=values["kernel"], by=values["by"], unit=values["clock"], inducing=inducing)
     require(not sparse or (made.asks_for_inducing and values["points"] is not None), "there are no inducing inputs")
     return _bound(made, values, len(made.columns), "by_name", "sparse")
 

@@ -107,7 +107,7 @@ class Smooth(KernelTerm):
             )
         self.kernel.check_values(self.inducing)
         if not self.by_level:
-            return self._with_points(self.inducing)
+            return self._with_points(np.array(self.inducing))
         codes = np.arange(float(len(encoder.levels[-1] or ())))
         levels = np.repeat(codes, len(self.inducing))[:, None]
         return self._with_points(np.concatenate([np.tile(self.inducing, (codes.size, 1)), levels], axis=1))
