@@ -8,6 +8,7 @@ import scipy.special
 import newtongp as ng
 from newtongp import kernels, terms
 from newtongp._runtime.double import in_double
+from newtongp.inference.problem import Setup
 from newtongp.kernels import gram
 from newtongp.priors import additive
 from newtongp.terms.base import replaced
@@ -230,6 +231,21 @@ def test_terms_that_are_too_large_are_to_be_made_sparse(monkeypatch):
         ng.infer(ng.Model(terms.Smooth("lon", "lat"), "poisson"), TABLE, "y")
     with pytest.raises(ValueError, match="use fewer inducing inputs"):
         ng.infer(ng.Model(smooth(50), "poisson"), TABLE, "y")
+
+
+def test_functions_of_time_with_levels_and_of_several_latents_are_weights(monkeypatch):
+    """They are no chain, but exact at their distinct inputs; too many of these are to be made sparse."""
+    monkeypatch.setattr(additive, "_MANY_POINTS", 2)
+    trend, by = terms.Trend("day", "level"), terms.Trend("day", "level", by="clinic")
+    located = ng.Model({"location": trend, "scale": terms.Linear()}, ng.likelihoods.HeteroscedasticGaussian())
+    for model in (ng.Model(terms.Linear() + by, "gaussian"), located):
+        prior = Setup(model, TABLE, "dose").model.prior
+        assert prior.chained == () and prior.structure.endswith("weights (exact)")
+    monkeypatch.setattr(additive, "_MOST_WEIGHTS", 40)
+    with pytest.raises(ValueError, match=r"one latent has a chain .* as Smooth\('day', inducing=200\)"):
+        Setup(located, TABLE, "dose")
+    with pytest.raises(ValueError, match=r"without `by`: .* as Smooth\('day', by='clinic', inducing=200\)"):
+        Setup(ng.Model(terms.Linear() + by, "gaussian"), TABLE, "dose")
 
 
 @pytest.mark.parametrize(

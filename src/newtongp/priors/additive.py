@@ -23,7 +23,7 @@ from ..terms.columns import TableColumns
 from ..terms.group import Group, codes_of
 from ..terms.kernel_term import KernelTerm
 from ..terms.reading import as_terms
-from ..terms.smooth import Smooth
+from ..terms.smooth import Area, Smooth
 from ..terms.table import Table
 from ..terms.times import Trend
 from . import elimination, level_space
@@ -169,15 +169,9 @@ class Additive(Prior):
     def _largest_and_remedy(self) -> str:
         every = [term for terms in self.latents for term in terms.terms]
         largest = max([term for term in every if not self._is_apart(term)] or every, key=lambda term: term.count)
-        if isinstance(largest, Smooth):
-            named = ", ".join(map(repr, largest.columns))
-            fewer = f"make it sparse, as Smooth({named}, inducing=200)"
-            fewer = "use fewer inducing inputs there" if largest.is_sparse else fewer
-        else:
-            fewer = "use a term that can be eliminated (a Group, or a Trend over time)"
         return (
-            f"{largest.label}, with {largest.count} weights: {fewer}, or use fewer levels or distinct values there, as "
-            "by rounding its columns"
+            f"{largest.label}, with {largest.count} weights: {_remedy(largest)}, or use fewer levels or distinct "
+            "values there, as by rounding its columns"
         )
 
     @property
@@ -336,6 +330,20 @@ def chained_terms(latents: tuple[Terms, ...]) -> tuple[int, ...]:
     largest = max(found.values(), key=lambda numbers: _points(latents[0].terms[numbers[0]]), default=[])
     many = bool(largest) and _points(latents[0].terms[largest[0]]) >= _MANY_POINTS
     return tuple(largest) if many else ()
+
+
+def _remedy(term: Any) -> str:
+    """What to do about a term with too many weights."""
+    if not isinstance(term, KernelTerm) or isinstance(term, Area):
+        return "use a term that can be eliminated (a Group, or a Trend over time)"
+    if term.is_sparse:
+        return "use fewer inducing inputs there"
+    by = [] if term.by is None else [f"by={term.by!r}"]
+    sparse = f"Smooth({', '.join([*map(repr, term.columns), *by])}, inducing=200)"
+    if isinstance(term, Smooth):
+        return f"make it sparse, as {sparse}"
+    # Only models with one latent, and terms without `by`, have a chain in time.
+    return f"only a model with one latent has a chain in time, of terms without `by`: use a sparse term, as {sparse}"
 
 
 def _is_sparse(term: Any) -> bool:

@@ -274,7 +274,11 @@ def _tables(blocks: Blocks, solved: Solved) -> tuple[tuple[Any, ...], tuple[Any,
     for block, part in zip(blocks.rest, offsets(blocks.rest), strict=True):
         table = jnp.moveaxis(solved.half[:, part].reshape(-1, *block.shape), 0, 2)
         rest.append(table if block.root is None else jnp.einsum("lr,rqa->lqa", block.root, table))
-    return tuple(rest), tuple(-jnp.einsum("lkp,ap->lka", own.response, solved.half) for own in solved.own)
+    return tuple(rest), tuple(-_times_half(own.response, solved.half) for own in solved.own)
+
+
+def _times_half(response: Float[Array, "L K P"], half: Float[Array, "P P"]) -> Float[Array, "L K P"]:
+    return linalg.times_lower_transposed(response.reshape(-1, half.shape[0]), half).reshape(response.shape)
 
 
 def _directions(blocks: Blocks, tables: tuple[tuple[Any, ...], tuple[Any, ...]]) -> list[Float[Array, "N A"]]:
