@@ -385,6 +385,9 @@ class AdditiveWorkspace(Workspace):
     residual: Float[Array, "N D D"] | None
     """The covariance of what sparse terms leave of f given their weights."""
 
+    def __init__(self, blocks: Blocks, residual: Any):
+        self.blocks, self.residual = blocks, residual
+
     @property
     def mean(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The prior mean of every row, (N, D)."""

@@ -80,7 +80,8 @@ class _NewRows:
                     blocks.append(block_of(weights._replace(columns=factor * weights.columns), latent))
             means.append(mean)
             self.left.append(left)
-        self.blocks = Blocks(jnp.stack(means, axis=1), *prior.parted(blocks), posterior.within)
+        eliminated, rest = prior.parted(blocks)
+        self.blocks = Blocks(jnp.stack(means, axis=1), eliminated, rest, posterior.within)
         self.solved = elimination.Solved(
             posterior.weights, posterior.half, posterior.own, jnp.zeros(()), jnp.asarray(True), jnp.zeros(())
         )
