@@ -93,7 +93,7 @@ def others():
     return terms.Linear("dose", prior=2.0) + terms.Group("clinic", covariance=0.4)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["eliminated"], others="thorough")
 @pytest.mark.parametrize("structure", ["plain", "eliminated"])
 def test_with_all_distinct_inputs_the_term_is_exact(structure, monkeypatch):
     monkeypatch.setattr(additive, "_FEW_LEVELS", 2 if structure == "eliminated" else 10**9)
