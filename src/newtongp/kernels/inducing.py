@@ -38,6 +38,13 @@ def read_count(given: Any) -> int:
         raise ValueError(f"{error}, or an array of inducing inputs") from None
 
 
+def as_storage(storage: Any) -> str:
+    """A user's form of storage of sites, checked."""
+    if storage not in ("full", "tied"):
+        raise ValueError(f'storage must be "full" or "tied", got {storage!r}')
+    return storage
+
+
 def read_inducing(given: Any, latents: int) -> tuple[Any, ...]:
     """One (M, P) array for all latents, or one per latent."""
     if not _is_per_latent(given, latents):

@@ -25,16 +25,16 @@ def outer(a: Float[Array, " D"], b: Float[Array, " E"]) -> Float[Array, "D E"]:
 
 
 def small_pivots_and_root(
-    matrix: Float[Array, "D D"],
+    matrix: Float[Array, "D D"], least: float = 0.0
 ) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
     """The pivots of a small symmetric matrix and its lower Cholesky factor.
 
-    All pivots are positive exactly when the matrix is positive definite. A pivot that is not positive
+    All pivots are positive exactly when the matrix is positive definite. A pivot that is not above `least`
     gives a column of zeros, so that a singular covariance still has a root.
     """
     size = matrix.shape[-1]
     if size > _LARGEST_UNROLLED:
-        return _pivots_and_root_in_a_loop(matrix)
+        return _pivots_and_root_in_a_loop(matrix, least)
     zero = jnp.zeros((), matrix.dtype)
     pivots = []
     columns: list[list[Array]] = []
@@ -42,9 +42,9 @@ def small_pivots_and_root(
         pivot = matrix[j, j]
         for k in range(j):
             pivot = pivot - columns[k][j] ** 2
-        positive = pivot > 0.0
+        positive = pivot > least
         # NaN must stay NaN: only a pivot known to be non-positive is replaced.
-        root = jnp.where(pivot <= 0.0, 0.0, jnp.sqrt(jnp.where(pivot <= 0.0, 1.0, pivot)))
+        root = jnp.where(pivot <= least, 0.0, jnp.sqrt(jnp.where(pivot <= least, 1.0, pivot)))
         column = [zero] * j + [root]
         for i in range(j + 1, size):
             entry = matrix[i, j]
@@ -58,7 +58,7 @@ def small_pivots_and_root(
 
 
 def _pivots_and_root_in_a_loop(
-    matrix: Float[Array, "D D"],
+    matrix: Float[Array, "D D"], least: float
 ) -> tuple[Float[Array, " D"], Float[Array, "D D"]]:
     """`small_pivots_and_root` as a loop over columns."""
     here = jnp.arange(matrix.shape[0])
@@ -67,8 +67,8 @@ def _pivots_and_root_in_a_loop(
         pivots, factor = state
         entries = matrix[:, j] - jnp.sum(factor * factor[j][None, :], axis=1)
         pivot = entries[j]
-        positive = pivot > 0.0
-        root = jnp.where(pivot <= 0.0, 0.0, jnp.sqrt(jnp.where(pivot <= 0.0, 1.0, pivot)))
+        positive = pivot > least
+        root = jnp.where(pivot <= least, 0.0, jnp.sqrt(jnp.where(pivot <= least, 1.0, pivot)))
         below = jnp.where(positive & (here > j), entries, 0.0) / jnp.where(positive, root, 1.0)
         return pivots.at[j].set(pivot), factor.at[:, j].set(jnp.where(here == j, root, below))
 
@@ -141,6 +141,26 @@ def _clipped_root_in_a_loop(matrix: Float[Array, "D D"]) -> tuple[Float[Array, "
 def small_root(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
     """Lower Cholesky factor of a small PSD matrix, singular ones included."""
     return small_pivots_and_root(matrix)[1]
+
+
+_DEPENDENT = 1e-13
+"""Directions with a smaller conditional variance, relative to the variance itself, are determined by the others."""
+
+
+def graded_root(matrix: Float[Array, "D D"]) -> Float[Array, "D D"]:
+    """Lower Cholesky factor of a small PSD matrix whose variances may be of very different sizes.
+
+    Columns of directions that are determined by those before them up to rounding are zero.
+    """
+    variances = jax.lax.stop_gradient(jnp.diagonal(matrix))
+    sizes = jnp.sqrt(jnp.where(variances > 0.0, variances, 1.0))
+    return sizes[:, None] * small_pivots_and_root(matrix / outer(sizes, sizes), _DEPENDENT)[1]
+
+
+def small_pseudo_solve_lower(factor: Float[Array, "D D"], right: Float[Array, "D *K"]) -> Float[Array, "D *K"]:
+    """L⁻¹ right for a small lower triangular matrix, with zeros where a column of L is zero."""
+    left_out = (jnp.diagonal(factor) <= 0.0)[:, None] & jnp.eye(factor.shape[-1], dtype=bool)
+    return small_solve_lower(jnp.where(left_out, jnp.inf, factor), right)
 
 
 def is_positive_definite(matrix: Float[Array, "D D"]) -> Bool[Array, ""]:

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -13,15 +13,22 @@ from jaxtyping import Array, Bool, Float
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double, to_host
 from ..kernels import Independent, Kernel, latent_kernels, num_latents
+from ..kernels.inducing import as_storage
 from ..means import as_mean
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
 from ..numerics.size_classes import SMALLEST_DATA, fill_rows, first_rows, size_class
+from ..parameters.constraints import never_learned
+from ..validation.arguments import whole
 from ..validation.times import Clock, as_clock
 from . import temporal
 from .base import Layout, at_inputs
 from .by_name import read_kernel
+from .inducing_times import SampleOfTimes, read_count, read_inducing_times
+from .markov_process import process_of
+from .sparse_chain import ChainProjection, SparseChainInputs, SparseChainWorkspace
+from .sparse_chain_posterior import sparse_posterior
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
 
 
@@ -35,6 +42,14 @@ class MarkovGP(TemporalPrior):
     is the number of parts of the series that are processed in parallel; by default it is chosen for speed, and the
     result does not depend on it.
 
+    With `inducing`, f is represented by its states (its value and its derivatives) at M inducing times only, and a row
+    between two of them sees f through the states at both. A step then costs O(N) simple sums over rows and a chain of
+    M states instead of N. The posterior is that of a sparse GP, and exact if all times of the data are inducing times.
+    `inducing` is an array of times or time stamps, in any order, or a number: then that many are chosen from the data,
+    with equally many distinct times of the data between them. Such a model can be updated in batches (`batch_size` in
+    `infer` and `fit`), with `storage="full"` or `"tied"` as for `SparseGP`; if the data is not in memory, inducing
+    times are chosen from a random sample of it, with `seed`. The posterior has `.inducing`, the inducing times.
+
     >>> import newtongp as ng
     >>> model = ng.Model(ng.MarkovGP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Poisson())
     >>> result = ng.infer(model, [0.0, 1.0, 2.5, 4.0], [1, 3, 2, 0])
@@ -47,6 +62,12 @@ class MarkovGP(TemporalPrior):
     by_name: bool = eqx.field(static=True)
     clock: Clock | None = eqx.field(static=True)
     pieces: int | None = eqx.field(static=True)
+    # Defaults are the values in files of older versions.
+    count: int | None = eqx.field(static=True, default=None)
+    inducing: Any = never_learned(default=None)
+    """Inducing times in ascending order; None if all times are used, or if they are chosen from the data."""
+    storage: str = eqx.field(static=True, default="full")
+    seed: int = eqx.field(static=True, default=0)
 
     def __init__(
         self,
@@ -55,17 +76,31 @@ class MarkovGP(TemporalPrior):
         unit: Any = None,
         origin: Any = None,
         pieces: int | None = None,
+        inducing: Any = None,
+        storage: str = "full",
+        seed: int = 0,
     ):
         read, mean, self.by_name = read_kernel(kernel, mean)
         self.kernel = read
         self.mean = as_mean(mean, num_latents(read))
         self.clock = as_clock(unit, origin)
         self.pieces = temporal.as_pieces(pieces)
+        self.count = read_count(inducing)
+        given = inducing is not None and self.count is None
+        self.inducing = read_inducing_times(inducing, self.clock) if given else None
+        self.storage, self.seed = as_storage(storage), whole(seed, "seed", 0)
+        if storage != "full" and not self.is_sparse:
+            raise ValueError(f'storage="{storage}" needs inducing times: give inducing=, or leave storage out')
         process_of(read)
 
     @property
     def num_latents(self) -> int:
         return num_latents(self.kernel)
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether f is represented by its states at inducing times."""
+        return self.count is not None or self.inducing is not None
 
     def check_inputs(self, x: np.ndarray) -> None:
         if x.shape[1] != 1:
@@ -75,6 +110,13 @@ class MarkovGP(TemporalPrior):
         self.kernel.check_inputs(1)
         for kernel in latent_kernels(self.kernel):
             kernel.check_values(x)
+        if self.inducing is None:
+            return
+        for kernel in latent_kernels(self.kernel):
+            try:
+                kernel.check_values(np.asarray(self.inducing)[:, None])
+            except ValueError as error:
+                raise ValueError(f"inducing times are times like those in x: {error}") from None
 
     def kernels_at(self, x: np.ndarray) -> list[tuple[Any, np.ndarray, bool]]:
         return [(self.kernel, x, True)]
@@ -83,6 +125,8 @@ class MarkovGP(TemporalPrior):
         return size_class(rows, SMALLEST_DATA)
 
     def layout(self, x: Any, size: int | None = None) -> Layout:
+        if self.is_sparse:
+            return self._sparse_layout(x, size)
         x = fill_rows(x, size)
         count = x.shape[0]
         order = np.argsort(x[:, 0], kind="stable")
@@ -92,19 +136,70 @@ class MarkovGP(TemporalPrior):
         in_order = np.array_equal(rows, np.arange(count))
         return Layout(_Inputs(times, position, pieces), None if in_order else rows)
 
+    def _sparse_layout(self, x: Any, size: int | None) -> Layout:
+        if self.storage == "tied":
+            raise ValueError(
+                'this needs the sites of single rows, which storage="tied" does not keep: use storage="full"'
+            )
+        sample = self.new_sample()
+        assert sample is not None
+        sample.see(np.asarray(x))
+        return Layout(self.sparse_inputs(fill_rows(x, size), self.inducing_for(sample)), None)
+
+    def sparse_inputs(self, x: Any, inducing: np.ndarray) -> SparseChainInputs:
+        """Inputs with these inducing times, which are filled up to a size class."""
+        intervals = size_class(len(inducing) + 1, SMALLEST_DATA)
+        return SparseChainInputs(x, fill_rows(inducing, intervals - 1))
+
+    def new_sample(self) -> SampleOfTimes | None:
+        """An empty sample of the data, from which inducing times are chosen, and with which they are compared."""
+        return SampleOfTimes(self.seed) if self.is_sparse else None
+
+    def inducing_for(self, sample: SampleOfTimes | None) -> np.ndarray:
+        """The inducing times, as given or chosen from a sample of the data."""
+        if self.inducing is None:
+            assert self.count is not None and sample is not None
+            return sample.choose(self.count)
+        if sample is not None:
+            sample.require_within(self.inducing)
+        return self.inducing
+
+    def with_inducing(self, inducing: Any) -> "MarkovGP":
+        """The same prior with these inducing times."""
+        if len(inducing) == 1:
+            return self  # all rows are at one time, which is chosen again
+        return MarkovGP(
+            self.kernel, self.mean, self.clock, None, self.pieces, inducing, storage=self.storage, seed=self.seed
+        )
+
     memory_remedy: ClassVar[str] = "use a kernel with fewer states, such as Periodic with fewer harmonics"
 
     def memory(self, x: np.ndarray) -> float:
+        if self.is_sparse:
+            known = self.inducing
+            states = 2 * process_of(self.kernel).dimension
+            intervals = min(self.count or 1, x.shape[0]) if known is None else len(known)
+            rows = 8.0 * x.shape[0] * self.num_latents * (2.0 * states + 75.0 * self.num_latents)
+            return rows + temporal.chain_memory(float(intervals), states, states)
         positions = float(kalman.positions(x.shape[0], self.pieces or 1))
         return temporal.chain_memory(positions, process_of(self.kernel).dimension, self.num_latents)
 
-    def prepare(self, inputs: "_Inputs") -> ChainWorkspace:
+    def prepare(self, inputs: Any) -> Any:
+        if self.is_sparse:
+            return self._prepare_sparse(inputs)
         times = kalman.to_time(inputs.times, inputs.pieces)
         before = kalman.from_time(jnp.concatenate([times[:1], times[:-1]]), inputs.pieces)
         chain = process_of(self.kernel).chain(before, inputs.times, times[0], inputs.pieces)
         return ChainWorkspace(self.mean.means(inputs.times[:, None]), chain, inputs.times, inputs.position)
 
-    def condition(self, workspace: ChainWorkspace, sites: Sites) -> "MarkovPosterior":
+    def _prepare_sparse(self, inputs: SparseChainInputs) -> SparseChainWorkspace:
+        projection = ChainProjection.to(self.kernel, inputs.times)
+        features, residual = projection.features(self.kernel, inputs.x)
+        return SparseChainWorkspace(self.mean.means(inputs.x), projection, features, residual)
+
+    def condition(self, workspace: Any, sites: Sites) -> Any:
+        if self.is_sparse:
+            return sparse_posterior(self, workspace, sites)
         centred_linear = sites.centred_linear(workspace.mean)
         smoothed, states, spread, lossy = kalman.marginals_and_states(workspace.chain, sites.precision, centred_linear)
         conditioned = workspace.conditioned(smoothed)
@@ -135,67 +230,6 @@ class _Inputs(eqx.Module):
     times: Any
     position: Any
     pieces: int = eqx.field(static=True)
-
-
-class Process(NamedTuple):
-    """The state of all latents: blocks in order of their size, with the latent that each adds to."""
-
-    blocks: tuple[Any, ...]
-    latents: tuple[int, ...]
-    num_latents: int
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        return tuple(block.size for block in self.blocks)
-
-    @property
-    def dimension(self) -> int:
-        return sum(self.sizes)
-
-    @property
-    def selection(self) -> tuple[tuple[int, ...], ...]:
-        """The first state of every block of each latent."""
-        first = np.cumsum((0, *self.sizes[:-1]))
-        return tuple(
-            tuple(int(at) for at, latent in zip(first, self.latents, strict=True) if latent == j)
-            for j in range(self.num_latents)
-        )
-
-    @property
-    def observation(self) -> np.ndarray:
-        """H, (D, d)."""
-        rows = np.zeros((self.num_latents, self.dimension))
-        for row, states in zip(rows, self.selection, strict=True):
-            row[list(states)] = 1.0
-        return rows
-
-    def chain(self, before: Float[Array, " T"], after: Float[Array, " T"], first: Any, pieces: int) -> kalman.Chain:
-        """The chain of states at times `after`, each given the one at `before`."""
-        return kalman.make_chain(
-            tuple(jax.vmap(block.transition)(before, after) for block in self.blocks),
-            tuple(jax.vmap(block.noise)(before, after) for block in self.blocks),
-            tuple(block.covariance(first) for block in self.blocks),
-            self.selection,
-            pieces=pieces,
-        )
-
-    def transition(self, start: Any, end: Any) -> Float[Array, "d d"]:
-        return kalman.block_diagonal([block.transition(start, end) for block in self.blocks])
-
-    def noise(self, start: Any, end: Any) -> Float[Array, "d d"]:
-        return kalman.block_diagonal([block.noise(start, end) for block in self.blocks])
-
-    def covariance(self, time: Any) -> Float[Array, "d d"]:
-        return kalman.block_diagonal([block.covariance(time) for block in self.blocks])
-
-
-def process_of(kernel: Kernel | Independent) -> Process:
-    """The state of all latents of a kernel."""
-    pairs = [(block, latent) for latent, part in enumerate(latent_kernels(kernel)) for block in part.blocks()]
-    # Neighbouring blocks of one size are multiplied together.
-    pairs.sort(key=lambda pair: pair[0].size)
-    blocks, latents = zip(*pairs, strict=True)
-    return Process(blocks, latents, num_latents(kernel))
 
 
 class MarkovPosterior(TemporalPosterior):

@@ -81,9 +81,7 @@ class SparseGP(Prior):
         read, mean, self.by_name = read_kernel(kernel, mean)
         if selection not in inducing_inputs.SELECTIONS:
             raise ValueError(f'selection must be "greedy" or "kmeans", got {selection!r}')
-        if storage not in ("full", "tied"):
-            raise ValueError(f'storage must be "full" or "tied", got {storage!r}')
-        self.storage = storage
+        self.storage = inducing_inputs.as_storage(storage)
         self.kernel = read
         self.count = inducing_inputs.read_count(inducing) if inducing_inputs.is_number(inducing) else None
         self.inducing = None if self.count is not None else inducing_inputs.read_inducing(inducing, num_latents(read))

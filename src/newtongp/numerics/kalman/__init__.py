@@ -2,7 +2,7 @@
 
 `chain` defines the layout of a chain; `algebra`, `unrolled` and `arrays` the small matrices of one step; `recursions`
 one step of the filter and the smoother; `chunks` runs them on many pieces of the chain at once; `information` is the
-backward information filter; `roots` the square root form for very precise sites; `loops` makes XLA compile a loop as
+backward information filter; `intervals` chains with factors of two neighbouring states; `roots` the square root form for very precise sites; `loops` makes XLA compile a loop as
 one kernel.
 """
 
@@ -19,9 +19,19 @@ from .chain import (
     time_of,
     to_time,
 )
+from .intervals import (
+    Factors,
+    Intervals,
+    Moments,
+    condition_intervals,
+    conditionals,
+    draw_intervals,
+    forward_intervals,
+    log_integral,
+)
 from .loops import plain_loops
 from .normaliser import log_normaliser
-from .paths import draw_paths, forward, joint_covariance, with_marginals
+from .paths import draw_paths, forward, joint_covariance, joint_of_rows, with_marginals
 from .recursions import Step, predict_step, update_step
 from .roots import Forward, careful_forward, careful_states
 from .scalar_sites import scalar_sites
@@ -44,7 +54,10 @@ from .smoother import (
 __all__ = [
     "Chain",
     "ChainPosterior",
+    "Factors",
     "Forward",
+    "Intervals",
+    "Moments",
     "Smoothed",
     "States",
     "Step",
@@ -52,15 +65,21 @@ __all__ = [
     "careful_forward",
     "careful_states",
     "choose_pieces",
+    "condition_intervals",
+    "conditionals",
     "cut",
+    "draw_intervals",
     "draw_paths",
     "forward",
+    "forward_intervals",
     "from_time",
     "in_time",
     "is_lossy",
     "is_negative",
     "joint_covariance",
+    "joint_of_rows",
     "largest",
+    "log_integral",
     "log_normaliser",
     "make_chain",
     "marginals",

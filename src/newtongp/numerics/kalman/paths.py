@@ -84,10 +84,17 @@ def joint_covariance(
 
     `covariances` are the smoothed covariances of all states. The result is PSD up to rounding.
     """
+    return joint_of_rows(chain, covariances, rows[chosen], chosen)
+
+
+def joint_of_rows(
+    chain: Forward, covariances: Float[Array, "T d d"], rows: Float[Array, "M D d"], chosen: Any
+) -> Float[Array, "M D M D"]:
+    """The same for functions of the states at chosen positions, which may differ between two of the same position."""
     order = jnp.argsort(chosen)
     back = jnp.argsort(order)
     at = chosen[order]
-    joint = _joint_in_order(_products(chain, at), covariances[at], rows[at])
+    joint = _joint_in_order(_products(chain, at), covariances[at], rows[order])
     return joint[back][:, :, back]
 
 
