@@ -7,10 +7,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from ..inference.minibatch.product import Product
+from ..inference.minibatch.belief import Product
 from ..kernels import gram, latent_kernels
 from ..numerics import linalg, small
+from ..priors.markov import MarkovGP
+from ..priors.markov_process import process_of
 from ..priors.sparse import Projection, SparseGP
+from ..priors.sparse_chain import ChainProjection
 
 SMALL = 1e-3
 """ε: eigenvalues of a correlation matrix below this are small."""
@@ -73,6 +76,68 @@ def whitened(prior: SparseGP) -> tuple[Projection, Coordinates]:
             )
         )
     return Projection(inducing, tuple(whitening)), Coordinates(*map(jnp.stack, zip(*columns, strict=True)))
+
+
+class ChainCoordinates(eqx.Module):
+    """Between x = (s, w) of every interval of a sparse chain and y = (s, A s + (L + √ε S) w), plus the prior means.
+
+    S are prior standard deviations. In directions in which L is not small, y has the states at both ends of the
+    interval, and in others it is proportional to w, as for `Coordinates`.
+    """
+
+    means: Float[Array, "T E"]
+    to_y: Float[Array, "T E E"]
+    to_x: Float[Array, "T E E"]
+
+    def product_of_v(self, product: Product) -> Product:
+        """From a product as a function of y to the same as a function of x."""
+        linear = product.linear - jnp.einsum("tij,tj->ti", product.precision, self.means)
+        return _of_intervals(Product(linear, product.precision), self.to_y)
+
+    def product_of_z(self, product: Product) -> Product:
+        """From a product as a function of x to the same as a function of y."""
+        moved = _of_intervals(product, self.to_x)
+        return Product(moved.linear + jnp.einsum("tij,tj->ti", moved.precision, self.means), moved.precision)
+
+
+def _of_intervals(product: Product, matrices: Float[Array, "T E E"]) -> Product:
+    """Factors as functions of a, where a = `matrices` b, rewritten as functions of b."""
+    linear = jnp.einsum("tai,ta->ti", matrices, product.linear)
+    precision = jnp.einsum("tai,taj->tij", matrices, jnp.einsum("tab,tbj->taj", product.precision, matrices))
+    return Product(linear, small.symmetrise(precision))
+
+
+def _of_chain(prior: MarkovGP) -> tuple[ChainProjection, ChainCoordinates]:
+    times, process = jnp.asarray(prior.inducing), process_of(prior.kernel)
+    projection = ChainProjection.to(prior.kernel, times)
+    step, states = projection.chain.step, process.dimension
+    right = jnp.concatenate([times, times[-1:]])
+    variances = jnp.diagonal(jax.vmap(process.covariance)(right), axis1=1, axis2=2)
+    sizes = jnp.sqrt(jnp.where(variances > 0.0, variances, 1.0))
+    widened = step[:, :, states:] + jnp.sqrt(SMALL) * sizes[:, :, None] * jnp.eye(states)[None]
+    inverse = jax.vmap(lambda matrix: small.small_solve_lower(matrix, jnp.eye(states)))(widened)
+    identity = jnp.broadcast_to(jnp.eye(states)[None], widened.shape)
+    nothing, moved = jnp.zeros_like(identity), step[:, :, :states]
+    pulled = -jnp.einsum("tij,tjk->tik", inverse, moved)
+
+    def whole(top, below):
+        return jnp.concatenate([jnp.concatenate(top, axis=2), jnp.concatenate(below, axis=2)], axis=1)
+
+    # The mean of a latent is that of its first state.
+    first = [states[0] for states in process.selection]
+    means = jnp.zeros((right.shape[0], states)).at[:, jnp.asarray(first)].set(prior.mean.means(right[:, None]))
+    before = jnp.concatenate([jnp.zeros_like(means[:1]), means[:-1]])
+    coordinates = ChainCoordinates(
+        jnp.concatenate([before, means], axis=1),
+        whole([identity, nothing], [moved, widened]),
+        whole([identity, nothing], [pulled, inverse]),
+    )
+    return projection, coordinates
+
+
+def coordinates_of(prior: SparseGP | MarkovGP) -> tuple[Any, Coordinates | ChainCoordinates]:
+    """The projection on the inducing variables, and the coordinates that stay fixed."""
+    return whitened(prior) if isinstance(prior, SparseGP) else _of_chain(prior)
 
 
 @jax.custom_jvp

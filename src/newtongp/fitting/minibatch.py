@@ -37,6 +37,7 @@ from ..inputs.chunks import Batch
 from ..likelihoods.weighted import weights_of
 from ..methods.rule import Method
 from ..model import Model, weighted_model
+from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from ..results.fit_result import FitResult
 from ..results.result import Result
@@ -252,7 +253,7 @@ def constants_at(start: FitStart, schedule: _Schedule, unconstrained: np.ndarray
     low, high = np.asarray(start.space.bounds(unconstrained)).reshape(-1, 2).T
     units, rows = start.space.units, schedule.batching.rows
     prior = start.model.prior
-    assert isinstance(prior, SparseGP)
+    assert isinstance(prior, SparseGP | MarkovGP)
     observed = schedule.batching.observed
     return Constants(prior, schedule.method, units, low / units, high / units, float(rows.count), observed)
 

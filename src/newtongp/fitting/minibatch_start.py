@@ -12,6 +12,7 @@ from ..kernels.inducing import MOST_ROWS, Sample
 from ..likelihoods.weighted import unweighted
 from ..model import Model
 from ..priors.by_name import for_columns
+from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
 from .initial_values import guessed_model, scales_of
 from .space import Space
@@ -31,17 +32,18 @@ def read_start(
 ) -> FitStart:
     """Read the data once, for the scales of hyperparameters and the choice of inducing inputs."""
     prior = model.prior
-    assert isinstance(prior, SparseGP)
+    assert isinstance(prior, SparseGP | MarkovGP)
     # Needed even if inducing inputs are given, because it counts the columns.
-    sample = Sample(prior.seed)
+    sample: Any = Sample(prior.seed) if isinstance(prior, SparseGP) else prior.new_sample()
     rows = Rows(x, y, model, sample.see)
     model = Model(for_columns(prior, sample.rows.shape[1]), unweighted(model.likelihood))
     drawn = _draw(rows, MOST_ROWS, rng)
     # The likelihood of whole rows, with the row parameters of the rows that were drawn.
     bare = drawn._replace(data=drawn.data._replace(seen=None, weights=None)).likelihood(model.likelihood)
     scales = scales_of(Model(model.prior, bare), drawn.data)
+    guessed: Any = guessed_model(model, scales).prior
+    chosen = guessed.inducing_for(sample)
     if prior.inducing is None:
-        chosen = guessed_model(model, scales).prior.inducing_for(sample)
         model = Model(model.prior.with_inducing(chosen), model.likelihood)  # pyright: ignore[reportAttributeAccessIssue]
     return FitStart(model, rows, Space(model, scales, specifications, weak_priors), drawn)
 

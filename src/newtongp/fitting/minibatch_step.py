@@ -9,12 +9,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from .._runtime.devices import kept_everywhere
-from ..inference.minibatch.product import DeviceRows, Product, Shared, nothing
+from ..inference.minibatch.belief import Product
+from ..inference.minibatch.product import DeviceRows, Shared, nothing
 from ..inference.minibatch.tied import Tied, energy_of_rows, propose_batch, shared_factor_energy, step_towards
 from ..methods.rule import Method
 from ..numerics.trees import select
+from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
-from .coordinates import Coordinates, whitened
+from .coordinates import ChainCoordinates, Coordinates, coordinates_of
 from .learned import Slot
 from .objective import replaced
 
@@ -26,7 +28,7 @@ _SETTLING = 0.7
 class Constants(eqx.Module):
     """What stays the same from batch to batch."""
 
-    prior: SparseGP
+    prior: SparseGP | MarkovGP
     method: Method
     units: Any
     low: Any
@@ -75,10 +77,10 @@ def sums(state: State) -> Any:
 
 def at(
     slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any
-) -> tuple[Shared, DeviceRows, Coordinates]:
+) -> tuple[Shared, DeviceRows, Coordinates | ChainCoordinates]:
     """The model and a batch with these hyperparameters, and the coordinates in which t is stored."""
     prior, likelihood = replaced(slots, constants.prior, rows.likelihood, unconstrained)
-    projection, coordinates = whitened(prior)
+    projection, coordinates = coordinates_of(prior)
     here = eqx.tree_at(lambda batch: batch.likelihood, rows, likelihood)
     return Shared(prior, projection, constants.method), here, coordinates
 
@@ -94,8 +96,8 @@ def energy_and_gradient(
 
     def energy(unconstrained):
         shared, here, coordinates = at(slots, constants, rows, unconstrained)
-        tied = Tied.given(constants.method, coordinates.product_of_v(product), constants.observed)
-        of_factor = shared_factor_energy(constants.method, tied, constants.observed)
+        tied = Tied.given(shared, coordinates.product_of_v(product), constants.observed)
+        of_factor = shared_factor_energy(shared, tied, constants.observed)
         parts = energy_of_rows(shared, here, tied), of_factor
         return parts[0] / share + parts[1], parts
 
@@ -121,7 +123,7 @@ def advance(
     """
     unconstrained = state.scaled * constants.units
     shared, here, coordinates = at(slots, constants, rows, unconstrained)
-    tied = Tied.given(constants.method, coordinates.product_of_v(state.product), constants.observed)
+    tied = Tied.given(shared, coordinates.product_of_v(state.product), constants.observed)
     # The gradient is at the t of earlier batches: after an update with these rows, t would overfit them.
     share = rows.count / constants.total
     (energy, energy_of_product), slope = energy_and_gradient(
@@ -137,7 +139,7 @@ def advance(
     scaled = jnp.clip(state.scaled - rate * moves, constants.low, constants.high)
     scaled, moments = select(fine, (scaled, moments), (state.scaled, state.moments))
     proposal = propose_batch(shared, here, tied).product.times(1.0 / share)
-    moved = step_towards(constants.method, tied, proposal, weight * step_size, constants.observed)
+    moved = step_towards(shared, tied, proposal, weight * step_size, constants.observed)
     after = State(
         scaled,
         moments,
@@ -156,17 +158,17 @@ def advance(
 def settle(slots: tuple[Slot, ...], constants: Constants, rows: DeviceRows, unconstrained: Any) -> tuple[Any, Product]:
     """The lowest energy after a few steps with these rows only, scaled to all rows, and its t(v)."""
     shared, here, coordinates = at(slots, constants, rows, unconstrained)
-    scale, method, observed = constants.total / rows.count, constants.method, constants.observed
+    scale, observed = constants.total / rows.count, constants.observed
     start = nothing(shared.prior, shared.projection)
 
     def step(_, carried):
         tied, lowest, best = carried
         proposal = propose_batch(shared, here, tied)
-        total = scale * proposal.energy + shared_factor_energy(method, tied, observed)
+        total = scale * proposal.energy + shared_factor_energy(shared, tied, observed)
         lower = total < lowest
         lowest, best = jnp.where(lower, total, lowest), select(lower, tied.product, best)
-        return step_towards(method, tied, proposal.product.times(scale), _SETTLING, observed), lowest, best
+        return step_towards(shared, tied, proposal.product.times(scale), _SETTLING, observed), lowest, best
 
-    begin = Tied.given(method, start, observed), jnp.asarray(jnp.inf, dtype=float), start
+    begin = Tied.given(shared, start, observed), jnp.asarray(jnp.inf, dtype=float), start
     _, lowest, best = jax.lax.fori_loop(0, _ROUNDS + 1, step, begin)
     return kept_everywhere((lowest, coordinates.product_of_z(best)), rows.mesh)

@@ -34,15 +34,17 @@ class RowEnergy(NamedTuple):
 class WhitenedPosterior(Protocol):
     """What an energy asks of q(v) ∝ N(v | 0, I) t(v)."""
 
-    mean: Any
-    half: Any
-    """A matrix H with Cov[v] = HᵀH."""
     log_det: Any
     """Log det of the precision of v."""
 
     @property
     def distance(self) -> Any:
         """The squared norm of the mean."""
+        ...
+
+    @property
+    def excess(self) -> Any:
+        """The trace of the covariance of v, minus that of the prior."""
         ...
 
 
@@ -122,8 +124,7 @@ class VariationalFreeEnergy(Energy):
         return -expected_log_density(likelihood, y, add_covariance(marginal, residual_covariance), cubature).value
 
     def tied_factor(self, posterior, log_integrals, rows=1):
-        spread = jnp.sum(posterior.half**2) - posterior.mean.size
-        return 0.5 * (spread + posterior.distance + posterior.log_det)
+        return 0.5 * (posterior.excess + posterior.distance + posterior.log_det)
 
 
 class LaplaceEnergy(Energy):

@@ -148,8 +148,7 @@ class MarkovGP(TemporalPrior):
 
     def sparse_inputs(self, x: Any, inducing: np.ndarray) -> SparseChainInputs:
         """Inputs with these inducing times, which are filled up to a size class."""
-        intervals = size_class(len(inducing) + 1, SMALLEST_DATA)
-        return SparseChainInputs(x, fill_rows(inducing, intervals - 1))
+        return SparseChainInputs(x, fill_rows(inducing, size_class(len(inducing) + 1, SMALLEST_DATA) - 1))
 
     def new_sample(self) -> SampleOfTimes | None:
         """An empty sample of the data, from which inducing times are chosen, and with which they are compared."""
@@ -194,7 +193,7 @@ class MarkovGP(TemporalPrior):
 
     def _prepare_sparse(self, inputs: SparseChainInputs) -> SparseChainWorkspace:
         projection = ChainProjection.to(self.kernel, inputs.times)
-        features, residual = projection.features(self.kernel, inputs.x)
+        features, residual = projection.at(self.kernel, inputs.x)
         return SparseChainWorkspace(self.mean.means(inputs.x), projection, features, residual)
 
     def condition(self, workspace: Any, sites: Sites) -> Any:

@@ -6,7 +6,8 @@ of an interval, where LLᵀ is the covariance of s⁺ given s and w ~ N(0, I), a
     f(t) = g + e,  g = a(t)ᵀ s + b(t)ᵀ w,  b(t) = L⁻¹ Cov(s⁺, f(t) | s),
 
 and e is independent of all states at inducing times. Sites act on g, as in a sparse GP, so that all sites of an
-interval are one factor of x = (s, w), and `numerics/kalman/intervals.py` does the rest. No covariance is inverted: directions in which a state has no noise are left out of L.
+interval are one factor of x = (s, w), and `numerics/kalman/intervals.py` does the rest. No covariance is inverted:
+directions in which a state has no noise are left out of L.
 
 Before the first inducing time, s is nothing and LLᵀ is the prior covariance of the first state; after the last one, w
 is not used. M inducing times thus have M + 1 intervals.
@@ -19,7 +20,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites, add_covariance
@@ -68,11 +69,10 @@ class ChainProjection(eqx.Module):
         right = jnp.concatenate([times, times[-1:]])
         first, last = (jnp.arange(left.shape[0]) == end for end in (0, times.shape[0]))
         roots = tuple(jax.vmap(functools.partial(_root, block))(left, right, first) for block in process.blocks)
-        transition = jax.vmap(process.transition)(left, right)
-        steps = jnp.concatenate([transition, jax.vmap(lambda *blocks: kalman.block_diagonal(blocks))(*roots)], axis=2)
-        unused = jnp.concatenate([jnp.broadcast_to(first[:, None], transition.shape[:2])] * 2, axis=1)
-        unused = (unused & (jnp.arange(steps.shape[2]) < transition.shape[2])) | last[:, None]
-        return cls(times, roots, kalman.Intervals(jnp.where(unused[:, None, :], 0.0, steps)))
+        transition = jnp.where(first[:, None, None], 0.0, jax.vmap(process.transition)(left, right))
+        root = jax.vmap(lambda *blocks: kalman.block_diagonal(blocks))(*roots)
+        step = jnp.where(last[:, None, None], 0.0, jnp.concatenate([transition, root], axis=2))
+        return cls(times, roots, kalman.Intervals(step))
 
     @property
     def size(self) -> tuple[int, int]:
@@ -80,7 +80,7 @@ class ChainProjection(eqx.Module):
         length, _, entries = self.chain.step.shape
         return length, entries
 
-    def features(self, kernel: Any, x: Float[Array, "N 1"]) -> tuple[ChainFeatures, Float[Array, "N D D"]]:
+    def at(self, kernel: Any, x: Float[Array, "N 1"]) -> tuple[ChainFeatures, Float[Array, "N D D"]]:
         """The features of rows, and the covariances of e."""
         process = process_of(kernel)
         latents = np.eye(process.num_latents)[:, list(process.latents)]

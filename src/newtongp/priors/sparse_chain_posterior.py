@@ -92,7 +92,7 @@ def sparse_posterior(prior: Any, workspace: SparseChainWorkspace, sites: Sites) 
 
 @compiled
 def _predict(posterior: SparseChainPosterior, x: Float[Array, "R 1"]) -> Gaussian:
-    features, residual = posterior.projection().features(posterior.prior.kernel, x)
+    features, residual = posterior.projection().at(posterior.prior.kernel, x)
     return add_covariance(marginals_of_rows(features, posterior.prior.mean.means(x), posterior), residual)
 
 
@@ -106,7 +106,7 @@ def _states(posterior: SparseChainPosterior, x: Float[Array, "R 1"]) -> Gaussian
 @compiled
 def _joint(posterior: SparseChainPosterior, x: Float[Array, "R 1"]) -> Gaussian:
     projection, kernel = posterior.projection(), posterior.prior.kernel
-    features, residual = projection.features(kernel, x)
+    features, residual = projection.at(kernel, x)
     marginals = add_covariance(marginals_of_rows(features, posterior.prior.mean.means(x), posterior), residual)
     given = kalman.conditionals(projection.chain, posterior.factors)
     forward = kalman.forward_intervals(projection.chain, given)
@@ -123,7 +123,7 @@ def _times(features: ChainFeatures, paths: Float[Array, "T E n"]) -> Float[Array
 def _draw(posterior: SparseChainPosterior, key: Any, x: Float[Array, "R 1"], n: int) -> Float[Array, "n R D"]:
     """g from a draw of all x, and e = f − g from an independent draw of the prior."""
     projection, kernel = posterior.projection(), posterior.prior.kernel
-    features, _ = projection.features(kernel, x)
+    features, _ = projection.at(kernel, x)
     key_states, key_rest = jax.random.split(key)
     given = kalman.conditionals(projection.chain, posterior.factors)
     paths = kalman.draw_intervals(projection.chain, given, key_states, n)

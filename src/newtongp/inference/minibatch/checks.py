@@ -6,6 +6,7 @@ from ...methods.curvature import QuasiNewton
 from ...methods.rule import Method
 from ...methods.safeguard import Riemannian
 from ...model import Model
+from ...priors.markov import MarkovGP
 from ...priors.sparse import SparseGP
 from ...validation.arguments import whole
 from ..steps.constant import Constant
@@ -20,9 +21,11 @@ def state_per_row(method: Method) -> str | None:
 
 def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Method:
     """The method; ValueError if it cannot be used in batches."""
-    if not isinstance(model.prior, SparseGP):
+    if not isinstance(model.prior, SparseGP) and not (isinstance(model.prior, MarkovGP) and model.prior.is_sparse):
+        hint = " without inducing times: give inducing=" if isinstance(model.prior, MarkovGP) else ""
         raise ValueError(
-            f"batch_size needs a prior that can be updated by a few rows, SparseGP, got {type(model.prior).__name__}"
+            "batch_size needs a prior that can be updated by a few rows, SparseGP, or MarkovGP with inducing times, "
+            f"got {type(model.prior).__name__}{hint}"
         )
     if batch_size is not None:
         whole(batch_size, "batch_size", such_as=1000)

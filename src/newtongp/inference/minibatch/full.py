@@ -19,7 +19,8 @@ from ..loop import propose_rows
 from ..steps.backtracking import first_accepted
 from ..steps.base import Outcome
 from ..steps.endings import is_sound, rounding_of
-from .product import Belief, DeviceRows, Product, Shared, is_finite, look_up, nothing, product_of
+from .belief import Belief, ChainBelief, Product
+from .product import DeviceRows, Shared, is_finite, look_up, nothing
 
 
 def _expand_rows(shared: Shared, rows: DeviceRows, marginals: Gaussian, sites: Sites, residual_covariance: Any) -> Any:
@@ -56,7 +57,7 @@ class StoredSites(eqx.Module):
     sites: Sites
     memory: Any
     product: Product
-    belief: Belief
+    belief: Belief | ChainBelief
     totals: PassTotals
 
 
@@ -68,7 +69,7 @@ def no_sites(shared: Shared, count: int) -> StoredSites:
     product = nothing(shared.prior, shared.projection)
     # A donated tree must not contain an array twice.
     real, whole = jnp.zeros(()), jnp.zeros((), dtype=int)
-    stored = StoredSites(sites, memory, product, Belief.given(product), PassTotals(real, real, real, whole, whole))
+    stored = StoredSites(sites, memory, product, shared.belief(product), PassTotals(real, real, real, whole, whole))
     return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype), stored)
 
 
@@ -83,7 +84,7 @@ def update_batch(shared: Shared, rows: DeviceRows, stored: StoredSites, step_siz
     if method.initial_precision > 0.0:
         # Rows that are updated for the first time: add the initial sites of such methods to the product.
         sites = _started(method, before, rows.observed)
-        start = start + product_of(features, prior_mean, jax.tree.map(jnp.subtract, sites, before))
+        start = start + shared.product_of(features, prior_mean, jax.tree.map(jnp.subtract, sites, before))
     expansions, numbers = _expand_rows(shared, rows, marginals, sites, residual_covariance)
     proposal, new_memory = propose_rows(rows, method, expansions, sites, memory, step_size)
     usable = numbers.proper & jax.vmap(is_finite)(proposal)
@@ -94,12 +95,12 @@ def update_batch(shared: Shared, rows: DeviceRows, stored: StoredSites, step_siz
         fixed_point, _ = propose_rows(rows, method, expansions, sites, memory, jnp.zeros(()))
         fixed_point = jax.vmap(select)(usable, fixed_point, sites)
     residuals = jax.vmap(residual)(marginals, sites, fixed_point)
-    change = product_of(features, prior_mean, jax.tree.map(jnp.subtract, proposal, sites))
+    change = shared.product_of(features, prior_mean, jax.tree.map(jnp.subtract, proposal, sites))
     outcome = _outcome_of_batch(shared, rows, start, sites)
 
     def attempt(size):
         product = start + change.times(size)
-        belief = Belief.given(product)
+        belief = shared.belief(product)
         return (product, belief), outcome(belief)
 
     size, (product, belief), accepted = first_accepted(
@@ -128,7 +129,7 @@ def update_batch(shared: Shared, rows: DeviceRows, stored: StoredSites, step_siz
     return kept_everywhere(after, rows.mesh)
 
 
-def _outcome_of_batch(shared: Shared, rows: DeviceRows, product: Product, sites: Sites) -> Callable[[Belief], Outcome]:
+def _outcome_of_batch(shared: Shared, rows: DeviceRows, product: Product, sites: Sites) -> Callable[[Any], Outcome]:
     """The outcome of an update of these rows' sites, as a function of the new q.
 
     The objective is the rows' share of the energy, with all other sites as part of the prior: −Σ E_q[log p] + KL[q‖p ∏
@@ -140,21 +141,19 @@ def _outcome_of_batch(shared: Shared, rows: DeviceRows, product: Product, sites:
         # With PSD precisions every posterior is proper; without an objective, only that is required.
         return lambda belief: Outcome.of_soundness(belief.proper)
     features, residual_covariance, prior_mean = look_up(shared, rows)
-    others = product + product_of(features, prior_mean, sites).times(-1.0)
+    others = product + shared.product_of(features, prior_mean, sites).times(-1.0)
 
     def row(likelihood, y, observed, marginal, residual_covariance):
         share = energy.tied_row(likelihood, y, marginal, marginal, method.cubature, residual_covariance)
         return jnp.where(observed, share, 0.0)
 
-    def outcome(belief: Belief) -> Outcome:
+    def outcome(belief: Any) -> Outcome:
         marginals = belief.marginals(prior_mean, features)
         energies = over_rows(row, rows.likelihood, (rows.y, rows.observed, marginals, residual_covariance))
-        mean = belief.mean.reshape(-1)
-        terms = [0.5 * (mean @ mean), 0.5 * (mean @ others.precision @ mean), -jnp.sum(others.linear * belief.mean)]
+        spread, at_mean = belief.expected(others)
+        terms = [*at_mean, -jnp.sum(others.linear * belief.mean)]
         if method.objective != "log_joint":
-            half = belief.half.reshape(belief.half.shape[0], -1)
-            spread = jnp.sum(half**2) + jnp.sum((half @ others.precision) * half)
-            terms += [0.5 * belief.log_det, 0.5 * spread]
+            terms += [0.5 * belief.log_det, spread]
         objective = jnp.sum(energies) + sum(terms)
         magnitude = jnp.sum(jnp.abs(energies)) + sum(map(jnp.abs, terms))
         sound = is_sound(belief.proper, True, objective)
@@ -174,7 +173,7 @@ def _started(method: Method, sites: Sites, observed: Any) -> Sites:
 def product_of_batch(shared: Shared, rows: DeviceRows, stored: StoredSites) -> Product:
     """The product of a batch's stored sites."""
     features, _, prior_mean = look_up(shared, rows)
-    return kept_everywhere(product_of(features, prior_mean, _at(rows.index, stored.sites)), rows.mesh)
+    return kept_everywhere(shared.product_of(features, prior_mean, _at(rows.index, stored.sites)), rows.mesh)
 
 
 class BatchReport(eqx.Module):

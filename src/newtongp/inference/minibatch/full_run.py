@@ -47,7 +47,7 @@ def run_full(problem: BatchedProblem, step: Constant | None, max_steps: int, tol
         infinite = not np.any(np.isfinite([energy for energy, _, _ in history[-2:]]))
         if not np.isfinite(largest) or (infinite and len(history) > 1):
             break
-        report, size = None, float(jnp.trace(stored.product.precision))
+        report, size = None, float(stored.product.trace)
         peak = max(peak, size)
         if has_converged(largest, tol) and int(totals.refused) == 0:
             if peak > _CANCELLED * size:
@@ -65,7 +65,7 @@ def run_full(problem: BatchedProblem, step: Constant | None, max_steps: int, tol
             break
         before = after
     if report is None:
-        if peak > _CANCELLED * float(jnp.trace(stored.product.precision)):
+        if peak > _CANCELLED * float(stored.product.trace):
             stored = _sum_anew(problem, stored, bar)
         report = _report(problem, stored, bar)
     if not is_sound(True, True, report.energy, report.residual):
@@ -75,7 +75,9 @@ def run_full(problem: BatchedProblem, step: Constant | None, max_steps: int, tol
     exponent = 0.5 * jnp.sum(stored.product.linear * belief.mean) - 0.5 * belief.log_det
     log_normaliser = float(report.constant + exponent)
     sites = to_host(stored.sites)
-    return problem.result(ending, belief, log_normaliser, sites, report.site_marginals, report.marginals)
+    return problem.result(
+        ending, stored.product, belief, log_normaliser, sites, report.site_marginals, report.marginals
+    )
 
 
 def _control(problem: BatchedProblem, step: Constant | None) -> StepControl:

@@ -13,12 +13,17 @@ from ...inputs.chunks import Batch, Rows
 from ...methods.rule import Method
 from ...model import Model
 from ...numerics.gaussian import Gaussian, Sites
+from ...numerics.kalman import Factors
+from ...priors.markov import MarkovGP
 from ...priors.sparse import Projection, SparseGP, SparsePosterior
+from ...priors.sparse_chain import ChainProjection
+from ...priors.sparse_chain_posterior import SparseChainPosterior
 from ...results.result import History, Result
 from ...results.status import Status
 from ..starts import HOPELESS, START_PRECISIONS
 from .batching import WHOLE_PASS, Batching
-from .product import Belief, DeviceRows, Product, Shared
+from .belief import Product
+from .product import DeviceRows, Shared
 from .progress import RowProgress
 from .tied import Tied, factor_energy, hold_batch, propose_batch, tied_given
 
@@ -37,7 +42,7 @@ class BatchedProblem:
     """The constants of a run over the data."""
 
     def __init__(self, model: Model, rows: Rows, inducing: Any, method: Method, batch_size: int | None, rng: Any):
-        assert isinstance(model.prior, SparseGP)
+        assert isinstance(model.prior, SparseGP | MarkovGP)
         self.model, self.prior, self.method = model, model.prior, method
         self.batching = Batching.of(rows, model.likelihood, WHOLE_PASS if batch_size is None else batch_size)
         # Compiled functions take the inducing inputs from the projection, not from the prior.
@@ -59,7 +64,7 @@ class BatchedProblem:
 
     def tied(self, product: Product) -> Tied:
         """t(v) with its posterior and cavity."""
-        return tied_given(self.method, product, self.batching.observed)
+        return tied_given(self.shared, product, self.batching.observed)
 
     def is_hopeless(self, energy: float) -> bool:
         """Whether the energy at the prior is so high that inference cannot start there."""
@@ -83,7 +88,7 @@ class BatchedProblem:
         def energy(precision: float) -> float:
             tied = self.tied(whole.times(precision))
             total = float(self.rows.count / first.count * propose_batch(self.shared, first, tied).energy)
-            total += float(factor_energy(self.method, tied))
+            total += float(factor_energy(self.shared, tied))
             return total if np.isfinite(total) else np.inf
 
         precision = min((value for value in START_PRECISIONS if value > 0.0), key=energy)
@@ -96,10 +101,22 @@ class BatchedProblem:
         at = batch.index[inside]
         jax.tree.map(lambda array, value: array.__setitem__(at, np.asarray(value)[inside]), into, values)
 
+    def _posterior(
+        self, product: Product, belief: Any, log_normaliser: float, marginals: Gaussian | None
+    ) -> SparsePosterior | SparseChainPosterior:
+        projection, product, belief = to_host((self.shared.projection, product, belief))
+        if isinstance(projection, Projection):
+            return SparsePosterior(marginals, log_normaliser, self.prior, projection, belief.mean, belief.half)
+        factors = Factors(product.linear, product.precision)
+        return SparseChainPosterior(
+            marginals, log_normaliser, self.prior, projection.times, factors, belief.mean, belief.covariance
+        )
+
     def result(
         self,
         ending: Ending,
-        belief: Belief,
+        product: Product,
+        belief: Any,
         log_normaliser: float,
         sites: Sites | None = None,
         site_marginals: Gaussian | None = None,
@@ -107,8 +124,7 @@ class BatchedProblem:
     ) -> Result:
         """The result of a run; without sites and marginals if none are stored."""
         columns = [np.array(column, dtype=float) for column in zip(*ending.history, strict=True)] or [np.zeros(0)] * 3
-        projection, mean, half = to_host((self.shared.projection, belief.mean, belief.half))
-        posterior = SparsePosterior(marginals, log_normaliser, self.prior, projection, mean, half)
+        posterior = self._posterior(product, belief, log_normaliser, marginals)
         return Result(
             model=self.model,
             method=self.method,
@@ -137,5 +153,7 @@ def _add(a: Any, b: Any) -> Any:
 
 
 @jax.jit
-def _project(prior: SparseGP, inducing: tuple[Any, ...]) -> Projection:
-    return Projection.to(prior.kernel, inducing)
+def _project(prior: SparseGP | MarkovGP, inducing: Any) -> Projection | ChainProjection:
+    if isinstance(prior, SparseGP):
+        return Projection.to(prior.kernel, inducing)
+    return ChainProjection.to(prior.kernel, inducing)

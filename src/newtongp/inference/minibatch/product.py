@@ -1,4 +1,4 @@
-"""The product of all sites as a function of the inducing variables, the posterior it gives, and marginals of rows."""
+"""What all batches share, batches on their devices, and what is known of their rows."""
 
 import functools
 from typing import Any
@@ -6,29 +6,44 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
 
 from ..._runtime.devices import spread
 from ...inputs.chunks import Batch
 from ...likelihoods.base import Likelihood, map_row_parameters
 from ...methods.energy import Energy
 from ...methods.rule import Method
-from ...numerics.gaussian import Gaussian, Sites
+from ...numerics.gaussian import Sites
 from ...priors import weight_space
+from ...priors.markov import MarkovGP
 from ...priors.sparse import Projection, SparseGP
+from ...priors.sparse_chain import ChainProjection, factors_of_rows
+from .belief import Belief, ChainBelief, Product
 
 
 class Shared(eqx.Module):
     """The constants of all batches."""
 
-    prior: SparseGP
-    projection: Projection
+    prior: SparseGP | MarkovGP
+    projection: Projection | ChainProjection
     method: Method
 
     @property
     def energy(self) -> Energy:
         """The energy of the method."""
         return added_energy(self.method)
+
+    def belief(self, product: Product) -> Belief | ChainBelief:
+        """The posterior of the inducing variables given t."""
+        if isinstance(self.projection, ChainProjection):
+            return ChainBelief.given(self.projection.chain, product)
+        return Belief.given(product)
+
+    def product_of(self, features: Any, prior_mean: Any, sites: Sites) -> Product:
+        """The product of these rows' sites."""
+        if isinstance(self.projection, ChainProjection):
+            return Product(*factors_of_rows(features, sites, prior_mean, self.projection.size[0]))
+        centred = sites.centred_linear(prior_mean)
+        return Product(weight_space.transposed_times(features, centred), weight_space.gram(features, sites.precision))
 
 
 def added_energy(method: Method) -> Energy:
@@ -59,61 +74,19 @@ def on_devices(batch: Batch, whole: Likelihood, mesh: Any) -> DeviceRows:
     return DeviceRows(index, x, y, observed, likelihood, batch.count, mesh)
 
 
-class Product(eqx.Module):
-    """The product of all sites as a function of v, exp(λᵀv − ½ vᵀΛv): `linear` (D, M), `precision` (D·M, D·M)."""
-
-    linear: Float[Array, "D M"]
-    precision: Float[Array, "DM DM"]
-
-    def __add__(self, other: "Product") -> "Product":
-        return Product(self.linear + other.linear, self.precision + other.precision)
-
-    def times(self, factor: Any) -> "Product":
-        """To the power of `factor`."""
-        return Product(factor * self.linear, factor * self.precision)
-
-
-def nothing(prior: SparseGP, projection: Projection) -> Product:
+def nothing(prior: SparseGP | MarkovGP, projection: Projection | ChainProjection) -> Product:
     """The product of no sites."""
+    if isinstance(projection, ChainProjection):
+        length, size = projection.size
+        return Product(jnp.zeros((length, size)), jnp.zeros((length, size, size)))
     latents, size = prior.num_latents, projection.size
     return Product(jnp.zeros((latents, size)), jnp.zeros((latents * size, latents * size)))
-
-
-class Belief(eqx.Module):
-    """q(v) ∝ N(0, I) t(v): its mean (D, M) and the half of its covariance (D·M, D, M)."""
-
-    mean: Float[Array, "D M"]
-    half: Float[Array, "DM D M"]
-    log_det: Float[Array, ""]
-    proper: Bool[Array, ""]
-
-    @classmethod
-    def given(cls, product: Product) -> "Belief":
-        factor = weight_space.factor_of_gram(product.precision)
-        mean = factor.inverse.T @ (factor.inverse @ product.linear.reshape(-1))
-        half = factor.inverse.reshape(-1, *product.linear.shape)
-        return cls(mean.reshape(product.linear.shape), half, factor.log_det, factor.proper)
-
-    def marginals(self, prior_mean: Float[Array, "B D"], features: Float[Array, "D B M"]) -> Gaussian:
-        """The marginals of g at some rows."""
-        mean = prior_mean + weight_space.times(features, self.mean)
-        return Gaussian(mean, weight_space.covariances(self.half, features, triangular=True))
-
-    @property
-    def distance(self) -> Float[Array, ""]:
-        return jnp.sum(self.mean**2)
 
 
 def look_up(shared: Shared, rows: DeviceRows) -> tuple[Any, Any, Any]:
     """Features, Var e and the prior mean of a batch."""
     features, residual_covariance = shared.projection.at(shared.prior.kernel, rows.x)
     return features, residual_covariance, shared.prior.mean.means(rows.x)
-
-
-def product_of(features: Any, prior_mean: Any, sites: Sites) -> Product:
-    """The product of these rows' sites."""
-    centred = sites.centred_linear(prior_mean)
-    return Product(weight_space.transposed_times(features, centred), weight_space.gram(features, sites.precision))
 
 
 def is_finite(tree: Any) -> Any:

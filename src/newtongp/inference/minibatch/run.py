@@ -7,6 +7,7 @@ import numpy as np
 
 from ...inputs.chunks import Rows
 from ...model import Model, without_weights
+from ...priors.markov import MarkovGP
 from ...priors.sparse import SparseGP
 from ...results.result import Result
 from ...validation.arguments import as_key, tolerance
@@ -28,7 +29,7 @@ class BatchRun:
     ):
         chosen, _ = check_choices(model, method, None)
         chosen = check_batches(model, chosen, step, batch_size)
-        assert isinstance(model.prior, SparseGP) and (step is None or isinstance(step, Constant))
+        assert isinstance(model.prior, SparseGP | MarkovGP) and (step is None or isinstance(step, Constant))
         self.step, self.tol = step, tolerance(tol)
         sample = model.prior.new_sample()
         rows = Rows(x, y, model, None if sample is None else sample.see)

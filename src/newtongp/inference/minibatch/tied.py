@@ -10,31 +10,32 @@ from jaxtyping import Array, Bool, Float
 
 from ..._runtime.devices import kept_everywhere
 from ...likelihoods.base import over_rows
-from ...methods.rule import Method, expansion_around, propose, residual_in
+from ...methods.rule import expansion_around, propose
 from ...methods.weights import copies_of, times
 from ...numerics.gaussian import Gaussian, Sites
 from ...numerics.trees import select
 from ..steps.backtracking import first_accepted
 from ..steps.base import Outcome
 from ..steps.endings import failure_of, is_sound, rounding_of
-from .product import Belief, DeviceRows, Product, Shared, added_energy, is_finite, look_up, product_of
+from .belief import Belief, ChainBelief, Product
+from .product import DeviceRows, Shared, is_finite, look_up
 
 
 class Tied(eqx.Module):
     """t(v), q(v), and the cavity: q without a row's share of t, or q itself if the energy has no cavities."""
 
     product: Product
-    belief: Belief
-    cavity: Belief
+    belief: Belief | ChainBelief
+    cavity: Belief | ChainBelief
 
     @classmethod
-    def given(cls, method: Method, product: Product, rows: Any) -> "Tied":
+    def given(cls, shared: Shared, product: Product, rows: Any) -> "Tied":
         """From t(v), which `rows` rows share."""
-        belief, power = Belief.given(product), added_energy(method).power
+        belief, power = shared.belief(product), shared.energy.power
         if power is None:
             return cls(product, belief, belief)
         # tₙ = t^{1/N}: the cavity of every row is q / t^{α/N}.
-        return cls(product, belief, Belief.given(product.times(1.0 - power / rows)))
+        return cls(product, belief, shared.belief(product.times(1.0 - power / rows)))
 
     @property
     def proper(self) -> Bool[Array, ""]:
@@ -107,7 +108,7 @@ def propose_batch(shared: Shared, rows: DeviceRows, tied: Tied) -> BatchProposal
 
     of_rows = (rows.y, rows.observed, marginals, batch.cavities, points, batch.residual_covariance, no_sites)
     proposed, energies = over_rows(row, rows.likelihood, of_rows)
-    product = product_of(batch.features, batch.prior_mean, proposed)
+    product = shared.product_of(batch.features, batch.prior_mean, proposed)
     return kept_everywhere(BatchProposal(product, jnp.sum(energies), jnp.sum(jnp.abs(energies))), rows.mesh)
 
 
@@ -117,23 +118,23 @@ def hold_batch(shared: Shared, rows: DeviceRows) -> tuple[Product, Sites]:
     features, _, prior_mean = look_up(shared, rows)
     observed = jnp.asarray(rows.observed, dtype=prior_mean.dtype)
     sites = Sites(observed[:, None] * prior_mean, observed[:, None, None] * jnp.eye(prior_mean.shape[1])[None])
-    return kept_everywhere((product_of(features, prior_mean, sites), sites), rows.mesh)
+    return kept_everywhere((shared.product_of(features, prior_mean, sites), sites), rows.mesh)
 
 
 # The energy of t(v) ---------------------------------------------------------------------------
 
 
 @jax.jit
-def factor_energy(method: Method, tied: Tied) -> Float[Array, ""]:
+def factor_energy(shared: Shared, tied: Tied) -> Float[Array, ""]:
     """The energy of t(v) with the global cavity q/t^α (`eq:sparse-pep-energy`)."""
 
     def log_integrals(share):
-        return log_integral(tied.product, 1.0), log_integral(tied.product, 1.0 - share)
+        return log_integral(shared, tied.product, 1.0), log_integral(shared, tied.product, 1.0 - share)
 
-    return added_energy(method).tied_factor(tied.belief, log_integrals)
+    return shared.energy.tied_factor(tied.belief, log_integrals)
 
 
-def shared_factor_energy(method: Method, tied: Tied, rows: Any) -> Float[Array, ""]:
+def shared_factor_energy(shared: Shared, tied: Tied, rows: Any) -> Float[Array, ""]:
     """The energy of t(v) with one cavity q/t^(α/N) per row, whose gradient is used at a fixed q."""
 
     def log_integral(belief, share):
@@ -142,13 +143,13 @@ def shared_factor_energy(method: Method, tied: Tied, rows: Any) -> Float[Array, 
     def log_integrals(share):
         return log_integral(tied.belief, 1.0), log_integral(tied.cavity, 1.0 - share)
 
-    return added_energy(method).tied_factor(tied.belief, log_integrals, rows)
+    return shared.energy.tied_factor(tied.belief, log_integrals, rows)
 
 
-def log_integral(product: Product, share: Any) -> Float[Array, ""]:
+def log_integral(shared: Shared, product: Product, share: Any) -> Float[Array, ""]:
     """log ∫ N(v | 0, I) t(v)^share."""
     part = product.times(share)
-    belief = Belief.given(part)
+    belief = shared.belief(part)
     return 0.5 * (jnp.sum(part.linear * belief.mean) - belief.log_det)
 
 
@@ -169,23 +170,17 @@ class TiedPoint(eqx.Module):
 
 
 @jax.jit
-def measure(method: Method, tied: Tied, proposal: BatchProposal) -> TiedPoint:
+def measure(shared: Shared, tied: Tied, proposal: BatchProposal) -> TiedPoint:
     """The point with this t(v), given the proposal of all rows."""
-    belief = tied.belief
-    energy = proposal.energy + factor_energy(method, tied)
+    belief, method = tied.belief, shared.method
+    energy = proposal.energy + factor_energy(shared, tied)
     objective = energy - 0.5 * belief.log_det if method.objective == "log_joint" else energy
-    # t(v) is one site on all of v, with the fixed-point residual of a row; the root of q's covariance is Hᵀ.
-    root = belief.half.reshape(belief.half.shape[0], -1).T
-    residuals = residual_in(root, belief.mean.reshape(-1), _as_site(tied.product), _as_site(proposal.product))
+    residuals = belief.residuals(tied.product, proposal.product)
     size, largest = jnp.sqrt(jnp.mean(residuals**2)), jnp.max(jnp.abs(residuals))
     sound = is_sound(belief.proper, tied.cavity.proper, energy, objective, size)
     outcome = Outcome(sound, objective, rounding_of(objective, proposal.magnitude), size)
     failure = failure_of(belief.proper, tied.cavity.proper)
     return TiedPoint(tied, proposal.product, energy, largest, outcome, failure)
-
-
-def _as_site(product: Product) -> Sites:
-    return Sites(product.linear.reshape(-1), product.precision)
 
 
 @jax.jit
@@ -194,7 +189,7 @@ def towards(product: Product, proposal: Product, step_size: Any) -> Product:
     return product.times(1.0 - step_size) + proposal.times(step_size)
 
 
-def step_towards(method: Method, tied: Tied, proposal: Product, step_size: Any, rows: Any) -> Tied:
+def step_towards(shared: Shared, tied: Tied, proposal: Product, step_size: Any, rows: Any) -> Tied:
     """A step towards a noisy proposal, shortened if the posterior or a cavity would be improper.
 
     A batch's energy is too noisy to compare points, so only soundness is required.
@@ -202,7 +197,7 @@ def step_towards(method: Method, tied: Tied, proposal: Product, step_size: Any, 
     goal = select(is_finite(proposal), proposal, tied.product)
 
     def attempt(size):
-        trial = Tied.given(method, towards(tied.product, goal, size), rows)
+        trial = Tied.given(shared, towards(tied.product, goal, size), rows)
         return trial, Outcome.of_soundness(trial.proper)
 
     _, trial, accepted = first_accepted(attempt, Outcome.of_soundness(tied.proper), jnp.asarray(step_size, dtype=float))

@@ -16,9 +16,10 @@ from ..steps.backtracking import Backtracking
 from ..steps.base import Step
 from ..steps.constant import Constant
 from ..steps.damped import Damped
+from .belief import Product
 from .control import StepControl
 from .problem import BatchedProblem, Ending, add
-from .product import Product, nothing
+from .product import nothing
 from .progress import RowProgress
 from .tied import Tied, TiedPoint, factor_energy, log_integral, measure, propose_batch, step_towards, towards
 
@@ -38,7 +39,7 @@ def run_tied(
     if batched:
         start = _by_batches(problem, step, start, max_steps, history, bar)
     ending, tied = _by_passes(problem, step, start, max_steps, tol, history, bar)
-    return problem.result(ending, tied.belief, float(log_integral(tied.product, 1.0)))
+    return problem.result(ending, tied.product, tied.belief, float(log_integral(problem.shared, tied.product, 1.0)))
 
 
 def _by_batches(
@@ -56,11 +57,11 @@ def _by_batches(
         for batch, rows in problem.batches(True, bar):
             proposal = propose_batch(problem.shared, rows, tied)
             scale = problem.rows.count / batch.count
-            energies.append(scale * proposal.energy + factor_energy(problem.method, tied))
+            energies.append(scale * proposal.energy + factor_energy(problem.shared, tied))
             # ρ falls as one over the number of passes, so that all rows get the same weight.
             step_size = 2.0 / (batching.per_pass + steps + 2.0) if step is None else float(np.asarray(step.rho))
             size = step_size * batch.count / batching.size
-            tied = step_once(problem.method, tied, proposal.product.times(scale), size, batching.observed)
+            tied = step_once(problem.shared, tied, proposal.product.times(scale), size, batching.observed)
             steps += 1
         values = np.array([float(energy) for energy in energies])
         mean, error = float(np.mean(values)), float(np.std(values) / np.sqrt(max(1, len(values) - 1)))
@@ -110,4 +111,4 @@ def _default(problem: BatchedProblem) -> Step:
 def _measure(problem: BatchedProblem, tied: Tied, bar: RowProgress) -> TiedPoint:
     """One pass over all rows at a fixed q."""
     proposals = (propose_batch(problem.shared, rows, tied) for _, rows in problem.batches(False, bar))
-    return measure(problem.method, tied, functools.reduce(add, proposals))
+    return measure(problem.shared, tied, functools.reduce(add, proposals))

@@ -2,8 +2,8 @@
 
 `chain` defines the layout of a chain; `algebra`, `unrolled` and `arrays` the small matrices of one step; `recursions`
 one step of the filter and the smoother; `chunks` runs them on many pieces of the chain at once; `information` is the
-backward information filter; `intervals` chains with factors of two neighbouring states; `roots` the square root form for very precise sites; `loops` makes XLA compile a loop as
-one kernel.
+backward information filter; `intervals` chains with factors of two neighbouring states; `roots` the square root form
+for very precise sites; `loops` makes XLA compile a loop as one kernel.
 """
 
 from .chain import (

@@ -163,7 +163,7 @@ def log_integral(chain: Intervals, factors: Factors) -> Float[Array, ""]:
 
 @log_integral.defjvp
 def _derivative(primals, tangents):
-    # As a function of the state at the end of an interval, the rest is exp(νᵀs − ½ sᵀJs), and no loop is differentiated.
+    # What comes after an interval is exp(νᵀs − ½ sᵀJs) of the state at its end: no loop is differentiated.
     (chain, factors), (moved, changed) = primals, tangents
     back = _backward(chain, factors)
     moments = _moments(chain, back)
