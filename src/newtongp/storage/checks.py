@@ -7,7 +7,10 @@ import numpy as np
 
 from ..inputs.data import Data
 from ..numerics.gaussian import Gaussian, Sites
+from ..priors.markov import MarkovGP
+from ..priors.markov_process import process_of
 from ..priors.sparse import SparsePosterior
+from ..priors.sparse_chain_posterior import SparseChainPosterior
 from ..results.result import History
 from ..validation.text import short
 from .errors import require
@@ -59,11 +62,27 @@ def _check_sparse_posterior(posterior: SparsePosterior) -> None:
     require(is_finite(posterior.whitened_mean) and is_finite(posterior.half), "whitened moments must be finite")
 
 
+def _check_chain_posterior(posterior: SparseChainPosterior) -> None:
+    prior, times, factors = posterior.prior, posterior.times, posterior.factors
+    require(isinstance(prior, MarkovGP) and prior.is_sparse, "its prior must have inducing times")
+    require(_is_array(times, "f", None) and times.size > 0 and is_finite(times), "inducing times must be a vector")
+    require(bool(np.all(np.diff(times) >= 0.0)), "inducing times must be in ascending order")
+    prior.check_inputs(times[:, None])
+    length, size = len(times) + 1, 2 * process_of(prior.kernel).dimension
+    arrays = factors.linear, factors.precision, posterior.mean, posterior.covariance
+    for name, array, shape in zip(
+        ("linear", "precision", "mean", "covariance"), arrays, [(size,), (size, size)] * 2, strict=True
+    ):
+        require(_is_array(array, "f", length, *shape) and is_finite(array), f"{name} does not fit inducing times")
+    require(is_finite(posterior.log_normaliser), "log_normaliser must be finite")
+
+
 # Checks that no constructor makes. Types have been checked before.
 CHECKS: dict[type, Callable[[Any], Any]] = {
     Data: _check_data,
     Gaussian: lambda it: _check_moments(it.mean, it.covariance),
     History: _check_history,
+    SparseChainPosterior: _check_chain_posterior,
     Sites: lambda it: _check_moments(it.linear, it.precision),
     SparsePosterior: _check_sparse_posterior,
 }

@@ -112,6 +112,16 @@ def _sparse(values: dict[str, Any]) -> SparseGP:
     return made
 
 
+def _markov(values: dict[str, Any]) -> MarkovGP:
+    count, times = values["count"], values["inducing"]
+    require(count is None or times is None, "inducing times must be either given or counted")
+    fine = times is None or (isinstance(times, np.ndarray) and times.dtype.kind == "f" and times.ndim == 1)
+    require(fine, "inducing times must be a vector")
+    made = _of_a_kernel(MarkovGP)({**values, "inducing": count if times is None else times})
+    require(same(made.inducing, times), "inducing times must be in ascending order")
+    return made
+
+
 def _space_time(values: dict[str, Any]) -> SpaceTimeGP:
     count, places, mean = values["count"], values["inducing"], values["mean"]
     require(count is None or places is None, "inducing places must be either given or counted")
@@ -172,7 +182,7 @@ _SPECIAL: dict[Any, Callable[[dict[str, Any]], Any]] = {
     Chained: _chained,
     GP: _of_a_kernel(GP),
     Graph: _graph,
-    MarkovGP: _of_a_kernel(MarkovGP),
+    MarkovGP: _markov,
     Ordinal: _ordinal,
     SpaceTimeGP: _space_time,
     SparseGP: _sparse,

@@ -16,7 +16,9 @@ from ..model import Model, weighted_model
 from ..numerics.gaussian import Gaussian, Sites
 from ..priors.additive import Additive
 from ..priors.base import Posterior
+from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP, SparsePosterior
+from ..priors.sparse_chain_posterior import SparseChainPosterior
 from ..results.fit_result import FitResult
 from ..results.result import History, Result
 from ..results.status import Status
@@ -169,10 +171,15 @@ def _check_posterior(result: Result, posterior: Posterior | None) -> None:
         "its posterior cannot be missing" if keeps else "an unexpected posterior is present",
     )
     if posterior is not None:
-        require(isinstance(prior, SparseGP), f"the posterior of a {type(prior).__name__} follows from data and sites")
-        require(isinstance(posterior, SparsePosterior), "the posterior is of another prior")
-        assert isinstance(posterior, SparsePosterior)
+        kind = _POSTERIORS.get(type(prior))
+        require(kind is not None, f"the posterior of a {type(prior).__name__} follows from data and sites")
+        require(type(posterior) is kind, "the posterior is of another prior")
+        assert isinstance(posterior, SparsePosterior | SparseChainPosterior)
         require(same(posterior.prior, prior), "the posterior is of another prior")
+
+
+_POSTERIORS: dict[type, type] = {SparseGP: SparsePosterior, MarkovGP: SparseChainPosterior}
+"""Posteriors that are saved, by their priors."""
 
 
 def _check_fit(result: FitResult) -> None:
