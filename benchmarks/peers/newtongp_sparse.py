@@ -40,7 +40,7 @@ def prepare(task):
                     stored = update_batch(problem.shared, rows, stored, 1.0, len(x))
                 else:
                     proposal = propose_batch(problem.shared, rows, tied).product.times(len(x) / task["batch"])
-                    tied = step_once(problem.method, tied, proposal, 0.1, problem.batching.observed)
+                    tied = step_once(problem.shared, tied, proposal, 0.1, problem.batching.observed)
             if storage == "full":
                 state["stored"] = stored
                 stored.belief.mean.block_until_ready()

@@ -249,7 +249,7 @@ def test_power_ep_two_latents_row_parameters_and_inducing_inputs():
         ({"method": ng.Newton()}, "use VI"),
         ({"method": ng.FirstOrderVI()}, "use VI"),
         ({"step": ng.Damped()}, "in batches the step is Constant"),
-        ({"which": ng.Model(ng.GP(kernels.RBF()), "poisson")}, "SparseGP, got GP"),
+        ({"which": ng.Model(ng.GP(kernels.RBF()), "poisson")}, "inducing times, got GP"),
         ({"x": iter([]), "y": None}, "an iterator allows it only once"),
     ],
 )

@@ -385,7 +385,10 @@ def test_progress_tells_rows_per_second(capsys):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ng.infer(ng.Model(ng.GP(MATERN), POISSON), X, COUNTS, batch_size=10), "SparseGP, got GP"),
+        (
+            lambda: ng.infer(ng.Model(ng.GP(MATERN), POISSON), X, COUNTS, batch_size=10),
+            "MarkovGP with inducing times, got GP",
+        ),
         (lambda: ng.infer(FULL, X, COUNTS, batch_size=0), "batch_size must be an integer of at least 1"),
         (lambda: ng.infer(FULL, X, COUNTS, batch_size=2.5), "batch_size must be an integer"),
         (lambda: ng.infer(FULL, X, COUNTS, ng.FirstOrderVI(), batch_size=10), "use VI"),

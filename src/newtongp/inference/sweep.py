@@ -12,6 +12,7 @@ from ..methods.presets import VI
 from ..methods.rule import Method
 from ..methods.safeguard import Riemannian
 from ..model import Model
+from ..priors.markov import MarkovGP
 from ..priors.temporal import TemporalPrior
 from ..results.result import Result
 from ..results.status import Status
@@ -42,6 +43,11 @@ def filter_sweep(model: Model, x: Any, y: Any, method: Method | None = None) -> 
     if not isinstance(model.prior, TemporalPrior):
         raise ValueError(
             f"filter_sweep needs a prior in time, MarkovGP or StateSpaceModel, got {type(model.prior).__name__}"
+        )
+    if isinstance(model.prior, MarkovGP) and model.prior.is_sparse:
+        raise ValueError(
+            "filter_sweep goes from row to row, and rows between inducing times are not in a chain: use MarkovGP without "
+            "inducing="
         )
     setup = Setup(model, x, y)
     sites = setup.order.rows(to_host(sweep_in_time(setup.problem, method)))

@@ -22,10 +22,10 @@ def state_per_row(method: Method) -> str | None:
 def check_batches(model: Model, method: Any, step: Any, batch_size: Any) -> Method:
     """The method; ValueError if it cannot be used in batches."""
     if not isinstance(model.prior, SparseGP) and not (isinstance(model.prior, MarkovGP) and model.prior.is_sparse):
-        hint = " without inducing times: give inducing=" if isinstance(model.prior, MarkovGP) else ""
+        hint = " without them: give inducing=" if isinstance(model.prior, MarkovGP) else ""
         raise ValueError(
-            "batch_size needs a prior that can be updated by a few rows, SparseGP, or MarkovGP with inducing times, "
-            f"got {type(model.prior).__name__}{hint}"
+            "batch_size needs a prior that can be updated by a few rows, SparseGP or MarkovGP with inducing times, got "
+            f"{type(model.prior).__name__}{hint}"
         )
     if batch_size is not None:
         whole(batch_size, "batch_size", such_as=1000)

@@ -31,10 +31,11 @@ class BatchRun:
         chosen = check_batches(model, chosen, step, batch_size)
         assert isinstance(model.prior, SparseGP | MarkovGP) and (step is None or isinstance(step, Constant))
         self.step, self.tol = step, tolerance(tol)
-        sample = model.prior.new_sample()
+        prior: Any = model.prior
+        sample = prior.new_sample()
         rows = Rows(x, y, model, None if sample is None else sample.see)
         rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(0 if key is None else key))))
-        inducing = model.prior.inducing_for(sample)
+        inducing = prior.inducing_for(sample)
         self.problem = BatchedProblem(without_weights(model), rows, inducing, chosen, batch_size, rng)
         self.batched = batch_size is not None and batch_size < rows.count
 
