@@ -1,10 +1,15 @@
 """A Markovian GP with inducing times: exact at all times of the data, and otherwise a sparse GP through its states."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import newtongp as ng
 from newtongp import kernels
+from newtongp._runtime.double import in_double
+from newtongp.numerics.gaussian import Sites
+from newtongp.numerics.size_classes import exact_sizes
 
 RNG = np.random.default_rng(8)
 X = RNG.uniform(0.0, 10.0, 40)
@@ -48,7 +53,7 @@ def same_gaussian(one, other, tolerance=1e-8):
 # All times of the data -------------------------------------------------------------------------
 
 
-@pytest.mark.cases(quick=["VI"], others="thorough")
+@pytest.mark.cases(slow=["VI"], others="thorough")
 @pytest.mark.parametrize("method", METHODS)
 def test_inducing_at_all_times_is_the_markov_gp_step_by_step(results, method):
     exact, sparse = results(method, None), results(method, np.unique(X))
@@ -140,7 +145,7 @@ def fixed_point(method):
     return means, covariances
 
 
-@pytest.mark.cases(quick=["VI"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_off_the_grid_it_is_the_sparse_gp_of_the_states(results, method):
     means, covariances = fixed_point(method)
@@ -153,3 +158,196 @@ def test_off_the_grid_it_is_the_sparse_gp_of_the_states(results, method):
     joint = result.posterior.joint(NEW[:, None])
     same(joint.mean, means[1])
     same(joint.covariance, covariances[1])
+
+
+# What a workspace says given sites -------------------------------------------------------------------------------
+
+KERNELS = {
+    "sum": kernels.Matern52(0.7) + kernels.Matern12(3.0) + kernels.Constant(0.5),
+    "product": kernels.Matern32(2.0) * kernels.Matern52(1.3),
+    "periodic": kernels.Periodic(period=2.0),
+    "linear and white": kernels.Linear(0.3) + kernels.White(0.2) + kernels.Matern32(1.0),
+    "brownian": kernels.Brownian(0.4),
+    "two latents": kernels.Independent([kernels.Matern32(1.0), kernels.Matern12(2.0, variance=0.5)]),
+}
+
+
+def sites_of(latents, negative):
+    """Sites of any sign, of which some are missing."""
+    roots = RNG.normal(size=(len(X), latents, latents))
+    precision = roots @ np.swapaxes(roots, 1, 2) - 0.02 * negative * np.eye(latents)
+    observed = ~np.isnan(Y)
+    return Sites(observed[:, None] * RNG.normal(size=(len(X), latents)), observed[:, None, None] * precision)
+
+
+@jax.jit
+def _conditioned(prior, inputs, sites):
+    workspace = prior.prepare(inputs)
+    return prior.condition(workspace, sites), workspace.log_normaliser(sites)
+
+
+@in_double
+def conditioned(prior, sites):
+    with exact_sizes():
+        layout = prior.layout(X[:, None])
+    order = np.arange(len(X)) if layout.rows is None else layout.rows
+    return jax.tree.map(np.asarray, _conditioned(prior, layout.inputs, jax.tree.map(lambda leaf: leaf[order], sites)))
+
+
+@pytest.mark.cases(slow=["two latents"], others="thorough")
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_and_latents_agree_with_the_markov_gp(name):
+    kernel = KERNELS[name]
+    latents = 2 if name == "two latents" else 1
+    mean = ng.means.Independent([MEAN, -MEAN][:latents])
+    sites = sites_of(latents, negative=name != "periodic")
+    (exact, value), (sparse, same_value) = (
+        conditioned(ng.MarkovGP(kernel, mean, pieces=1, inducing=times), sites) for times in (None, np.unique(X))
+    )
+    same_gaussian(exact.marginals, sparse.marginals)
+    same(exact.log_normaliser, sparse.log_normaliser)
+    same(value, same_value)
+    new = np.abs(NEW[:, None])
+    same_gaussian(exact.predict(new), sparse.predict(new))
+    same_gaussian(exact.joint(new), sparse.joint(new))
+    same_gaussian(exact.states(new), sparse.states(new))
+
+
+def test_gradients_in_hyperparameters():
+    sites = sites_of(1, negative=True)
+    with exact_sizes():
+        inputs = ng.MarkovGP(kernels.Matern52(), inducing=INDUCING).layout(X[:, None]).inputs
+
+    @jax.jit
+    def value_and_slope(logs):
+        def value(logs):
+            kernel = kernels.Matern52(lengthscale=jnp.exp(logs[0]), variance=jnp.exp(logs[1]))
+            workspace = ng.MarkovGP(kernel, MEAN, inducing=INDUCING).prepare(inputs)
+            return workspace.log_normaliser(sites) + jnp.sum(workspace.residual_covariance())
+
+        return jax.value_and_grad(value)(logs)
+
+    gradient = in_double(lambda logs: jax.tree.map(np.asarray, value_and_slope(logs)))
+    logs = np.log([1.4, 1.3])
+    _, slope = gradient(logs)
+    for k, direction in enumerate(np.eye(2)):
+        up, down = (gradient(logs + small * direction)[0] for small in (1e-5, -1e-5))
+        np.testing.assert_allclose(slope[k], (up - down) / 2e-5, rtol=1e-6)
+
+
+# Choice of times, and bad input ---------------------------------------------------------------------------------
+
+
+def test_a_number_of_times_is_chosen_from_the_data():
+    prior = ng.MarkovGP("matern32", inducing=6)
+    chosen = prior.layout(X[:, None]).inputs.inducing
+    assert len(chosen) == 6
+    assert chosen[0] == X.min() and chosen[-1] == X.max()
+    # Equally many distinct times between any two.
+    counts = np.histogram(np.unique(X), chosen)[0]
+    assert np.ptp(counts) <= 1
+    everything = ng.MarkovGP("matern32", inducing=1000).layout(X[:, None]).inputs.inducing
+    np.testing.assert_array_equal(everything, np.unique(X))
+    at_one_time = ng.MarkovGP("matern32", inducing=5).layout(np.full((3, 1), 2.0)).inputs.inducing
+    np.testing.assert_array_equal(at_one_time, [2.0])
+
+
+def test_time_stamps_and_any_order():
+    stamps = np.array(["2020-01-05", "2020-01-01", "2020-01-03"], dtype="datetime64[D]")
+    prior = ng.MarkovGP("matern32", unit="D", origin="2020-01-01", inducing=stamps)
+    np.testing.assert_array_equal(prior.inducing, [0.0, 2.0, 4.0])
+    assert not ng.MarkovGP("matern32").is_sparse
+
+
+def _infer(inducing, **arguments):
+    return ng.infer(model(inducing, **arguments), X, Y)
+
+
+@pytest.mark.parametrize(
+    ("attempt", "message"),
+    [
+        (lambda: model([20.0, 30.0]).prior.layout(X[:, None]), "all inducing times, 20.0 to 30.0, are after the data"),
+        (lambda: model([-3.0, -2.0]).prior.layout(X[:, None]), "are before the data"),
+        (lambda: model([1.0, np.nan]), "must be finite, but entry 1 is nan"),
+        (lambda: model([1.0, 2.0, 1.0]), "1.0 occurs more than once"),
+        (lambda: model([50.0]), "at least two times.*write inducing=50, without brackets"),
+        (lambda: model([]), "a list of at least two, got shape"),
+        (lambda: model(1), "inducing must be an integer of at least 2, or an array of times, got 1"),
+        (lambda: model(2.5), "or an array of times, got 2.5"),
+        (lambda: model(np.ones((3, 2))), r"got shape \(3, 2\)"),
+        (lambda: model(["a", "b"]), "must be a number of inducing times or a list of them"),
+        (lambda: model(np.array(["2020-01-01", "2020-01-02"], dtype="datetime64[D]")), "no unit of time"),
+        (lambda: model(None, storage="tied"), "needs inducing times"),
+        (lambda: model(INDUCING, storage="some"), 'storage must be "full" or "tied"'),
+        (lambda: _infer(INDUCING - 2.0, kernel=kernels.Brownian()), "inducing times are times like those in x"),
+        (lambda: ng.infer(model(), X, Y, batch_size=10), "got MarkovGP without them: give inducing="),
+        (lambda: ng.filter_sweep(model(INDUCING), X, Y), "use MarkovGP without inducing="),
+    ],
+)
+def test_bad_input_is_named(attempt, message):
+    with pytest.raises(ValueError, match=message):
+        attempt()
+
+
+# Learning, draws, batches and files ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_fit_learns_what_the_markov_gp_would():
+    exact, sparse = (ng.fit(model(times), X, Y) for times in (None, np.unique(X)))
+    assert sparse.status.name == "CONVERGED"
+    same(exact.energy, sparse.energy)
+    for name, value in exact.parameters.items():
+        same(value, sparse.parameters[name], 1e-4)
+
+
+@pytest.mark.slow
+def test_draws_have_the_moments_of_the_joint(results):
+    posterior = results("VI", INDUCING).posterior
+    joint, draws = posterior.joint(NEW[:, None]), posterior.draw(jax.random.key(1), NEW[:, None], 40_000)[:, :, 0]
+    assert np.abs(draws[:, 1] - draws[:, 4]).max() < 1e-6  # the same time
+    deviations = np.sqrt(np.diag(joint.covariance))
+    np.testing.assert_allclose(draws.mean(axis=0), joint.mean, atol=5.0 * deviations.max() / 200.0)
+    correlations = (np.cov(draws.T) - joint.covariance) / np.outer(deviations, deviations)
+    assert np.abs(correlations).max() < 5.0 * np.sqrt(2.0 / 40_000)
+
+
+MANY = RNG.uniform(0.0, 30.0, 1500)
+COUNTS = RNG.poisson(np.exp(0.5 + np.sin(MANY))).astype(float)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return ng.infer(model(25), MANY, COUNTS)
+
+
+@pytest.mark.cases(thorough=["full"], others="slow")
+@pytest.mark.parametrize("storage", ["full", "tied"])
+def test_batches_reach_the_optimum_of_all_rows(whole, storage, tmp_path):
+    for name, array in (("x", MANY), ("y", COUNTS)):
+        np.save(tmp_path / f"{name}.npy", array)
+    x, y = (np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("x", "y"))
+    result = ng.infer(model(25, storage=storage), x, y, batch_size=200, key=0)
+    assert result.status.name == "CONVERGED" and result.data is None
+    same(result.energy, whole.energy)
+    same(result.posterior.inducing, whole.posterior.inducing)
+    same_gaussian(result.posterior.predict(NEW[:, None]), whole.posterior.predict(NEW[:, None]), 1e-5)
+    result.save(tmp_path / "result.npz")
+    loaded = ng.load(tmp_path / "result.npz")
+    np.testing.assert_array_equal(loaded.predict(NEW).mean, result.predict(NEW).mean)
+
+
+@pytest.mark.slow
+def test_files_have_the_inducing_times(results, whole, tmp_path):
+    for result in (results("VI", INDUCING), whole):
+        result.save(tmp_path / "result.npz")
+        loaded = ng.load(tmp_path / "result.npz")
+        assert loaded.model.prior.count == result.model.prior.count
+        np.testing.assert_array_equal(loaded.predict(NEW).mean, result.predict(NEW).mean)
+
+
+@pytest.mark.slow
+def test_learning_in_batches():
+    fitted = ng.fit(model(25), MANY, COUNTS)
+    in_batches = ng.fit(model(25), MANY, COUNTS, batch_size=150)
+    assert abs(in_batches.energy - fitted.energy) < 1e-3 * abs(fitted.energy)

@@ -86,10 +86,10 @@ def fit(
     `fit("seizures ~ treatment + (1 | patient)", table, "poisson")`. Its fixed effects have the prior `effects`, "wide"
     by default (see `newtongp.terms.from_formula`). `weights` of rows are those of `infer`.
 
-    With `batch_size`, a `SparseGP` is learned from that many rows at a time, by Adam with `learning_rate` in the
-    logarithms of positive parameters. x and y may then be anything that `infer` accepts in batches, `key` determines
-    the order of the rows, and `max_steps` counts passes over the data. Learning ends when the energy no longer falls by
-    more than its own noise.
+    With `batch_size`, a `SparseGP`, or a `MarkovGP` with inducing times, is learned from that many rows at a time, by
+    Adam with `learning_rate` in the logarithms of positive parameters. x and y may then be anything that `infer`
+    accepts in batches, `key` determines the order of the rows, and `max_steps` counts passes over the data. Learning
+    ends when the energy no longer falls by more than its own noise.
 
     >>> import numpy as np
     >>> import newtongp as ng

@@ -333,9 +333,9 @@ def infer(
     p(y | f)^w: with weight 2 it counts as if it were in the data twice, and with weight 0 as if its y were missing.
     Predictions of y have no weights. `likelihoods.Weighted` does the same.
 
-    With `batch_size`, a `SparseGP` is updated by that many rows at a time, in a random order determined by `key`, and
-    `max_steps` counts passes over the data. x and y may then be arrays that are not in memory, such as memory maps.
-    Alternatively, x provides chunks `(x, y)` of the data, and y is omitted.
+    With `batch_size`, a `SparseGP`, or a `MarkovGP` with inducing times, is updated by that many rows at a time, in a
+    random order determined by `key`, and `max_steps` counts passes over the data. x and y may then be arrays that are
+    not in memory, such as memory maps. Alternatively, x provides chunks `(x, y)` of the data, and y is omitted.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Bernoulli())

@@ -46,8 +46,8 @@ def filter_sweep(model: Model, x: Any, y: Any, method: Method | None = None) -> 
         )
     if isinstance(model.prior, MarkovGP) and model.prior.is_sparse:
         raise ValueError(
-            "filter_sweep goes from row to row, and rows between inducing times are not in a chain: use MarkovGP without "
-            "inducing="
+            "filter_sweep goes from row to row, and rows between inducing times are not in a chain: use MarkovGP "
+            "without inducing="
         )
     setup = Setup(model, x, y)
     sites = setup.order.rows(to_host(sweep_in_time(setup.problem, method)))

@@ -192,9 +192,9 @@ class MarkovGP(TemporalPrior):
         return ChainWorkspace(self.mean.means(inputs.times[:, None]), chain, inputs.times, inputs.position)
 
     def _prepare_sparse(self, inputs: SparseChainInputs) -> SparseChainWorkspace:
-        projection = ChainProjection.to(self.kernel, inputs.times)
-        features, residual = projection.at(self.kernel, inputs.x)
-        return SparseChainWorkspace(self.mean.means(inputs.x), projection, features, residual)
+        projection, x = ChainProjection.to(self.kernel, inputs.times), jnp.asarray(inputs.x)
+        features, residual = projection.at(self.kernel, x)
+        return SparseChainWorkspace(self.mean.means(x), projection, features, residual)
 
     def condition(self, workspace: Any, sites: Sites) -> Any:
         if self.is_sparse:

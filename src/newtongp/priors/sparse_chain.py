@@ -61,7 +61,7 @@ class ChainProjection(eqx.Module):
     chain: kalman.Intervals
 
     @classmethod
-    def to(cls, kernel: Any, times: Float[Array, " M"]) -> "ChainProjection":
+    def to(cls, kernel: Any, times: Any) -> "ChainProjection":
         """The projection on the states at these times, in ascending order."""
         process, times = process_of(kernel), jnp.asarray(times)
         # The first interval has no left end, and the last one no right end.

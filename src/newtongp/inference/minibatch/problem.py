@@ -105,7 +105,7 @@ class BatchedProblem:
         self, product: Product, belief: Any, log_normaliser: float, marginals: Gaussian | None
     ) -> SparsePosterior | SparseChainPosterior:
         projection, product, belief = to_host((self.shared.projection, product, belief))
-        if isinstance(projection, Projection):
+        if isinstance(self.prior, SparseGP):
             return SparsePosterior(marginals, log_normaliser, self.prior, projection, belief.mean, belief.half)
         factors = Factors(product.linear, product.precision)
         return SparseChainPosterior(
