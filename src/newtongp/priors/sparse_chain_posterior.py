@@ -37,8 +37,9 @@ class SparseChainPosterior(TemporalPosterior):
     times: Any
     """The inducing times in ascending order, filled up to a size class by repeating the last one."""
     factors: kalman.Factors
-    mean: Float[Array, "T E"]
-    covariance: Float[Array, "T E E"]
+    mean: Any
+    """E[x] of every interval, (T, E)."""
+    covariance: Any
 
     @property
     def inducing(self) -> np.ndarray:
