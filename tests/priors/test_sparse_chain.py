@@ -213,6 +213,7 @@ def test_kernels_and_latents_agree_with_the_markov_gp(name):
     same_gaussian(exact.states(new), sparse.states(new))
 
 
+@pytest.mark.slow
 def test_gradients_in_hyperparameters():
     sites = sites_of(1, negative=True)
     with exact_sizes():
