@@ -104,6 +104,7 @@ class BatchedProblem:
     def _posterior(
         self, product: Product, belief: Any, log_normaliser: float, marginals: Gaussian | None
     ) -> SparsePosterior | SparseChainPosterior:
+        projection: Any
         projection, product, belief = to_host((self.shared.projection, product, belief))
         if isinstance(self.prior, SparseGP):
             return SparsePosterior(marginals, log_normaliser, self.prior, projection, belief.mean, belief.half)
