@@ -17,7 +17,7 @@ from ..means import as_mean
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
-from ..numerics.size_classes import SMALLEST_DATA, fill_rows, first_rows, size_class
+from ..numerics.size_classes import data_size_class, fill_rows, first_rows
 from ..validation.times import Clock, as_clock
 from . import temporal
 from .base import Layout, at_inputs
@@ -80,7 +80,7 @@ class MarkovGP(TemporalPrior):
         return [(self.kernel, x, True)]
 
     def size_class(self, rows: int) -> int:
-        return size_class(rows, SMALLEST_DATA)
+        return data_size_class(rows, self.num_latents)
 
     def layout(self, x: Any, size: int | None = None) -> Layout:
         x = fill_rows(x, size)

@@ -1,11 +1,11 @@
 """What both estimators have in common: reading data, fitting, and predictions in pieces."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -14,9 +14,11 @@ from ..inference.infer import infer
 from ..likelihoods import Gaussian
 from ..likelihoods.base import Likelihood
 from ..model import Model
+from ..parameters import Free
 from ..results.result import Result
 from ..validation.arguments import flag
 from .choices import Size, all_rows_inducing, as_seed, method_for, prior_for, rows_to_learn_from
+from .hyperpriors import with_priors
 from .scaling import UNCHANGED, Scaling
 
 _TOLERANCE = 1e-9
@@ -58,9 +60,17 @@ class GPEstimator(BaseEstimator, abc.ABC):
     n_features_in_: int
 
     def _fit_rows(
-        self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, weights: np.ndarray | None, parameters: Any
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        likelihood: Likelihood,
+        weights: np.ndarray | None,
+        bounds: Mapping[str, Free] | None = None,
     ) -> None:
-        """Fit numbers: x in the units of the user, y in those of the likelihood."""
+        """Fit numbers: x in the units of the user, y in those of the likelihood.
+
+        `bounds` apply unless the user gives specifications of hyperparameters.
+        """
         given: Any = self
         random = check_random_state(given.random_state)
         seed, method = as_seed(random), method_for(given.method)
@@ -76,8 +86,12 @@ class GPEstimator(BaseEstimator, abc.ABC):
         if not flag(given.learn, "learn"):
             self.result_ = infer(model, x, y, method, weights=weights, **(batches or {"tol": _TOLERANCE}))
             return
+        parameters = given.parameters
+        if parameters is None:
+            scales = Scaling.of(x, weights).scale
+            parameters = with_priors(model, scales, isinstance(self, ClassifierMixin), bounds or {})
         options: dict[str, Any] = {"parameters": parameters, "restarts": given.restarts, "max_steps": given.max_steps}
-        options |= {"key": seed, "standard_errors": False}
+        options |= {"tol": given.tol, "key": seed, "standard_errors": False, "weak_priors": "keep"}
         few = rows_to_learn_from(choice, size, given.max_learn, random)
         if few is None:
             self.result_ = fit(model, x, y, method, weights=weights, batch_size=choice.batch_size, **options)

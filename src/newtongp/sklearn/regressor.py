@@ -92,6 +92,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         scale_y: bool = True,
         restarts: int = 0,
         max_steps: int = 100,
+        tol: float = 1e-3,
         random_state: Any = None,
     ):
         self.kernel = kernel
@@ -108,6 +109,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         self.scale_y = scale_y
         self.restarts = restarts
         self.max_steps = max_steps
+        self.tol = tol
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Tags:
@@ -130,8 +132,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
         inner = likelihood.base if isinstance(likelihood, Chained) else likelihood
         scaled = flag(self.scale_y, "scale_y") and isinstance(inner, _LOCATION_SCALE)
         self._y_scaling = Scaling.of(y, weights) if scaled else UNCHANGED
-        parameters = _above_rounding(likelihood) if scaled and self.parameters is None else self.parameters
-        self._fit_rows(x, self._y_scaling.apply(y), likelihood, weights, parameters)
+        bounds = _above_rounding(likelihood) if scaled else None
+        self._fit_rows(x, self._y_scaling.apply(y), likelihood, weights, bounds)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
