@@ -79,7 +79,11 @@ class GPEstimator(BaseEstimator, abc.ABC):
         x = self._x_scaling.apply(x)
         size = Size(rows, columns, likelihood.num_latents, isinstance(likelihood, Gaussian))
         inducing = all_rows_inducing(x, given.inducing)
-        choice = prior_for(given.kernel, given.prior, size, given.max_dense, inducing, given.batch_size, method, seed)
+        # A program is compiled for one seed of the choice of inducing inputs, so it does not change without need.
+        of_prior = 0 if given.random_state is None else seed
+        choice = prior_for(
+            given.kernel, given.prior, size, given.max_dense, inducing, given.batch_size, method, of_prior
+        )
         self.prior_ = choice.name
         model = Model(choice.prior, likelihood)
         batches: dict[str, Any] = {} if choice.batch_size is None else {"batch_size": choice.batch_size, "key": seed}
