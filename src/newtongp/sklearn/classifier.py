@@ -84,7 +84,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         scale_x: bool = True,
         restarts: int = 0,
         max_steps: int = 100,
-        tol: float = 1e-3,
+        tol: float = 1e-2,
         random_state: Any = None,
     ):
         self.kernel = kernel

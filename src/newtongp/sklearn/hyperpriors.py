@@ -14,9 +14,9 @@ from ..model import Model
 from ..parameters import Free, LogNormal
 from ..priors.by_name import for_columns
 
-LENGTHSCALE, LENGTHSCALE_SPREAD = 2.0, 1.5
+LENGTHSCALE, LENGTHSCALE_SPREAD = 3.0, 1.0
 """The most probable lengthscale, in standard deviations of a column and per √(number of columns), and its spread."""
-VARIANCE, VARIANCE_SPREAD = 4.0, 1.5
+VARIANCE, VARIANCE_SPREAD = 4.0, 1.0
 """The same for the variance of latents of classes, which have no units."""
 
 
