@@ -87,6 +87,7 @@ def test_counts_are_cross_validated():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_sparse_and_in_batches():
     rng = np.random.default_rng(2)
     x = rng.uniform(-2.0, 2.0, size=(1200, 2))

@@ -107,7 +107,7 @@ def fit(
     whole(inference_steps, "inference_steps", 1, MOST_STEPS, such_as=200)
     tol = tolerance(tol, strict=True)
     check_key(key)
-    flags = {"standard_errors": standard_errors, "progress": progress, "throw": throw}
+    flags: dict[str, Any] = {"standard_errors": standard_errors, "progress": progress, "throw": throw}
     flags["weak_priors"] = weak_priors if weak_priors != "keep" else True
     for name, value in flags.items():
         flag(value, name)
