@@ -295,9 +295,12 @@ def test_weak_priors_stop_what_the_data_cannot_decide():
     x, y = np.linspace(0.0, 1.0, 30), 2.0 + 0.3 * rng.normal(size=30)
     found = {
         weak: fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Gaussian()), x, y, weak_priors=weak, standard_errors=False)
-        for weak in (True, False)
+        for weak in (True, False, "keep")
     }
     assert all(result.status is ng.Status.CONVERGED for result in found.values())
+    assert found["keep"].evaluations < found[True].evaluations
+    assert found["keep"].undetermined == found[True].undetermined == ["kernel.lengthscale"]
+    np.testing.assert_allclose(found["keep"].learned["kernel.lengthscale"], found[True].learned["kernel.lengthscale"])
     assert 10.0 < found[True].learned["kernel.lengthscale"] < 100.0 < 0.1 * found[False].learned["kernel.lengthscale"]
     assert found[True].energy == pytest.approx(found[False].energy, abs=0.1)
 

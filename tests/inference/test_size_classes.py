@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 import newtongp as ng
 from newtongp import kernels
-from newtongp.numerics.size_classes import cubic_size_class, exact_sizes, fill_rows, first_rows, size_class
+from newtongp.numerics.size_classes import (
+    cubic_size_class,
+    data_size_class,
+    exact_sizes,
+    fill_rows,
+    first_rows,
+    size_class,
+)
 from newtongp.priors.base import Layout
 
 RNG = np.random.default_rng(3)
@@ -199,6 +206,29 @@ def test_classes_are_large_enough_and_not_much_larger(rows):
         assert classes(rows + 1) >= size
     assert rows < 4096 or size_class(rows) <= 1.07 * rows
     assert rows < 552 or cubic_size_class(rows) < rows + 128
+
+
+@given(st.integers(1, 10**4))
+def test_several_latents_have_smaller_classes(rows):
+    for classes, usual, least in ((data_size_class, 160, 32), (cubic_size_class, 168, 40)):
+        sizes = [classes(rows, latents) for latents in (1, 2, 3)]
+        assert rows <= sizes[1] == sizes[2] <= sizes[0]
+        assert sizes[1] == sizes[0] or least <= sizes[1] < usual
+    assert data_size_class(rows, 1) == size_class(rows, 160)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("prior", ["dense", "sparse"])
+def test_three_classes_on_few_rows_are_those_without_filling(prior):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 2)), np.arange(20) % 3
+    kernel = kernels.Independent([kernels.Matern52(lengthscale=[1.0, 2.0])] * 3)
+    model = ng.Model(ng.GP(kernel) if prior == "dense" else ng.SparseGP(kernel, x[:8]), ng.likelihoods.Softmax(3))
+    filled = ng.infer(model, x, y, tol=1e-9)
+    with exact_sizes():
+        plain = ng.infer(model, x, y, tol=1e-9)
+    np.testing.assert_allclose(filled.energy, plain.energy, rtol=1e-9)
+    np.testing.assert_allclose(filled.marginals.mean, plain.marginals.mean, rtol=1e-6, atol=1e-8)
 
 
 def test_filling_repeats_the_last_row():

@@ -4,6 +4,8 @@ import pickle
 import subprocess
 import sys
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -13,6 +15,7 @@ from sklearn.exceptions import NotFittedError
 import newtongp as ng
 from newtongp.sklearn import GPClassifier, GPRegressor
 from newtongp.sklearn.choices import Size, method_for, prior_for
+from newtongp.sklearn.hyperpriors import with_priors
 from newtongp.sklearn.scaling import Scaling
 
 RNG = np.random.default_rng(0)
@@ -36,7 +39,13 @@ def classifier():
 def test_regression_is_that_of_fit_on_scaled_data(regressor):
     shift, scale = X.mean(axis=0), X.std(axis=0)
     model = ng.Model(ng.GP("matern52"), "gaussian")
-    result = ng.fit(model, (X - shift) / scale, (Y - Y.mean()) / Y.std())
+    options = {"tol": 1e-2, "weak_priors": "keep", "standard_errors": False}
+    lengthscales = ng.parameters.LogNormal(3.0 * np.sqrt(2.0) * np.e * np.ones(2), 1.0)  # with the mode 3√2
+    options["parameters"] = {
+        "kernel.lengthscale": ng.Free(prior=lengthscales),
+        "likelihood.variance": ng.Free(lower=1e-6),
+    }
+    result = ng.fit(model, (X - shift) / scale, (Y - Y.mean()) / Y.std(), **options)
     prediction = result.predict((NEW - shift) / scale)
     mean, std = regressor.predict(NEW, return_std=True)
     np.testing.assert_allclose(mean, Y.mean() + Y.std() * prediction.mean, rtol=1e-6)
@@ -139,6 +148,28 @@ def test_a_kernel_serves_every_latent_with_a_mean():
     assert prior.num_latents == 3
     names = [parameter.name for parameter in ng.hyperparameters(ng.Model(prior, ng.likelihoods.Softmax(3)))]
     assert sum("lengthscale" in name for name in names) == 3 and sum("mean" in name for name in names) == 3
+
+
+def test_priors_are_on_lengthscales_and_on_variances_of_classes():
+    model = ng.Model(ng.GP("matern52"), ng.likelihoods.Softmax(3))
+    found = with_priors(model, np.array([1.0, 2.0]), True, {})
+    names = [f"kernel[{latent}].{part}" for latent in range(3) for part in ("lengthscale", "variance")]
+    assert list(found) == names
+    gradient = jax.grad(lambda log: jnp.sum(found["kernel[0].lengthscale"].prior(jnp.exp(log)) + log))
+    modes = np.log(3.0 * np.sqrt(2.0) * np.array([1.0, 2.0])) + 1.0  # of a density of the logarithm
+    np.testing.assert_allclose(gradient(modes), 0.0, atol=1e-5)
+    bounds = {"likelihood.variance": ng.Free(lower=1e-6)}
+    numbers = with_priors(ng.Model(ng.GP("matern52"), "gaussian"), np.ones(2), False, bounds)
+    assert set(numbers) == {"likelihood.variance", "kernel.lengthscale"}
+
+
+@pytest.mark.slow
+def test_specifications_replace_the_priors():
+    x, y = X / X.std(axis=0), (Y - Y.mean()) / Y.std()
+    plain = GPRegressor(scale_x=False, parameters={}, tol=1e-5).fit(x, y)
+    fitted = ng.fit(ng.Model(ng.GP("matern52"), "gaussian"), x, y, weak_priors="keep", standard_errors=False)
+    np.testing.assert_allclose(plain.result_.energy, fitted.energy, rtol=1e-6)
+    assert plain.result_.energy < GPRegressor(scale_x=False).fit(x, y).result_.energy
 
 
 def test_methods_have_names():

@@ -39,7 +39,6 @@ def columns():
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore::newtongp.ConvergenceWarning")  # 20 steps are enough for what is tested
 def test_a_grid_over_likelihoods_and_kernels_in_a_pipeline(passengers):
     table, survived = passengers
@@ -57,7 +56,6 @@ def test_a_grid_over_likelihoods_and_kernels_in_a_pipeline(passengers):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_frames_of_pandas_and_polars_keep_their_names(passengers):
     table, survived = passengers
     features = columns().set_output(transform="pandas")
@@ -73,7 +71,6 @@ def test_frames_of_pandas_and_polars_keep_their_names(passengers):
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_counts_are_cross_validated():
     rng = np.random.default_rng(1)
     x = rng.uniform(0.0, 10.0, (200, 1))  # unsorted: folds are blocks of rows
@@ -104,7 +101,6 @@ def test_sparse_and_in_batches():
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_ordered_classes():
     rng = np.random.default_rng(4)
     x = rng.uniform(-2.0, 2.0, size=(150, 1))

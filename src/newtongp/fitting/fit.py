@@ -52,7 +52,7 @@ def fit(
     tol: float = 1e-5,
     restarts: int = 0,
     key: Any = 0,
-    weak_priors: bool = True,
+    weak_priors: bool | str = True,
     standard_errors: bool = True,
     inference_steps: int = 200,
     progress: bool = False,
@@ -76,7 +76,8 @@ def fit(
     points, which depend on `key`.
 
     `weak_priors` keep parameters that the data do not determine in a plausible range, and do not move those that the
-    data determine: see `newtongp.parameters.Plausible`. A problem that would not fit in memory raises MemoryError
+    data determine: see `newtongp.parameters.Plausible`. With "keep", they are kept in any case, which saves the
+    evaluations that find out. A problem that would not fit in memory raises MemoryError
     before it starts, unless `check_memory=False`. Ctrl-C ends the search after the current evaluation and returns the
     best result so far (`Status.INTERRUPTED`). An evaluation takes seconds for 10⁶ rows of a `MarkovGP`, and minutes for
     4000 rows of a `GP`. `checkpoint` is a file to save the progress in and to resume from. The result is that of
@@ -106,7 +107,8 @@ def fit(
     whole(inference_steps, "inference_steps", 1, MOST_STEPS, such_as=200)
     tol = tolerance(tol, strict=True)
     check_key(key)
-    flags = {"weak_priors": weak_priors, "standard_errors": standard_errors, "progress": progress, "throw": throw}
+    flags: dict[str, Any] = {"standard_errors": standard_errors, "progress": progress, "throw": throw}
+    flags["weak_priors"] = weak_priors if weak_priors != "keep" else True
     for name, value in flags.items():
         flag(value, name)
     checkpoint = None if checkpoint is None else file_name(checkpoint, "checkpoint", "fit.checkpoint")
@@ -126,7 +128,7 @@ def fit(
             tol=tol,
             restarts=int(restarts),
             key=key,
-            weak_priors=weak_priors,
+            weak_priors=bool(weak_priors),
             inference_steps=int(inference_steps),
             progress=progress,
             checkpoint=checkpoint,
@@ -140,7 +142,7 @@ def fit(
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
     if checkpoint is None:  # whose record may need no evaluation
         start_compiling(setup, parameters, method, step, int(inference_steps))
-    space = Space(setup.model, scales_of(setup.model, setup.data), parameters, weak_priors)
+    space = Space(setup.model, scales_of(setup.model, setup.data), parameters, bool(weak_priors))
     record_file = None
     if checkpoint is not None:
         record_file = RecordFile(checkpoint, setup, (method, step, space.priors), space, int(inference_steps))
@@ -160,7 +162,9 @@ def fit(
         try:
             for start in starts_of(evaluator, int(restarts), key):
                 searches.append(search(evaluator, start, int(max_steps), tol, trace))
-            if searches:
+            if searches and weak_priors == "keep":
+                space.note_undetermined(lowest_of(searches).unconstrained)
+            elif searches:
                 lowest, hessian = release_weak_priors(evaluator, lowest_of(searches), int(max_steps), tol, trace)
                 searches.append(lowest)
             if not standard_errors:

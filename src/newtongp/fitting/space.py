@@ -18,7 +18,7 @@ import numpy as np
 from .._runtime.double import in_double
 from ..model import Model
 from ..parameters.constraints import Positive
-from ..parameters.priors import Plausible
+from ..parameters.priors import LogNormal, Plausible
 from ..results.fit_result import FitResult
 from ..results.result import InferenceError, Result
 from ..results.status import ConvergenceWarning, FitWarning, Status
@@ -112,8 +112,8 @@ class Space:
     def _penalty(self, unconstrained: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
         if not any(prior is not None for prior in priors) or self._is_plausible(unconstrained):
             return 0.0, np.zeros(self.size)
-        if all(prior is None or isinstance(prior, Plausible) for prior in priors):
-            return self._plausible_penalty(unconstrained, priors)
+        if all(prior is None or isinstance(prior, (Plausible, LogNormal)) for prior in priors):
+            return self._known_penalty(unconstrained, priors)
         value, slope = _negative_log_prior(jnp.asarray(unconstrained), priors, self.slots)
         return float(value), np.asarray(slope)
 
@@ -137,8 +137,8 @@ class Space:
                 end[here] = slot.constraint.unconstrain(np.broadcast_to(value, slot.shape))
         return ends
 
-    def _plausible_penalty(self, unconstrained: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
-        """The same for plausible ranges alone, with nothing to compile."""
+    def _known_penalty(self, unconstrained: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
+        """The same for priors with known slopes, with nothing to compile."""
         total, gradient = 0.0, np.zeros(self.size)
         values, slopes = values_at(self.slots, unconstrained), slopes_of(self.slots, unconstrained)
         for prior, value, slope in zip(priors, values, slopes, strict=True):
@@ -198,6 +198,10 @@ class Space:
         """The names of the parameters to which these free numbers belong."""
         parts = np.split(chosen, np.cumsum([slot.size for slot in self.slots])[:-1])
         return [slot.name for slot, part in zip(self.slots, parts, strict=True) if np.any(part)]
+
+    def note_undetermined(self, unconstrained: np.ndarray) -> None:
+        """Note the parameters at which weak priors pull here."""
+        self.undetermined = self.names_of(self.pull(unconstrained)[1] != 0.0)
 
     def note_without_influence(self, evaluations: list[tuple[float, np.ndarray]]) -> None:
         """Add notes on parameters whose slope was zero, up to rounding, in all evaluations."""

@@ -17,6 +17,8 @@ import numpy as np
 
 SMALLEST, SMALLEST_DATA, SMALLEST_CUBIC = 256, 160, 168
 """The smallest classes: of rows to predict, and of data. Below them, arithmetic takes milliseconds."""
+_SMALL, _SMALL_CUBIC = (32, 64), (40, 104)
+"""Smaller classes yet, for several latents: the time of a row grows with a power of their number."""
 _MANY, _MANY_CUBIC = 4096, 552
 
 _state = {"exact": False}
@@ -39,7 +41,16 @@ def size_class(rows: int, smallest: int = SMALLEST) -> int:
     return _next(rows, 0, octave // (4 if octave < _MANY else 16))
 
 
-def cubic_size_class(rows: int) -> int:
+def data_size_class(rows: int, latents: int) -> int:
+    """The size class of rows of data, of which fewer than `SMALLEST_DATA` have smaller classes with several latents.
+
+    >>> [data_size_class(20, 1), data_size_class(20, 3), data_size_class(150, 3)]
+    [160, 32, 160]
+    """
+    return _small(rows, latents, _SMALL) or size_class(rows, SMALLEST_DATA)
+
+
+def cubic_size_class(rows: int, latents: int = 1) -> int:
     """The same, for priors whose time is cubic in the number of rows: smaller classes, in smaller steps.
 
     All are odd multiples of 8. Columns of matrices whose size is a multiple of a large power of two compete for the
@@ -47,12 +58,24 @@ def cubic_size_class(rows: int) -> int:
 
     >>> [cubic_size_class(rows) for rows in (40, 150, 398, 2000)]
     [168, 168, 424, 2088]
+    >>> [cubic_size_class(rows, latents=3) for rows in (40, 150, 398)]
+    [40, 168, 424]
     """
+    small = _small(rows, latents, _SMALL_CUBIC)
+    if small is not None:
+        return small
     if _state["exact"] or rows == 0:
         return rows
     if rows <= SMALLEST_CUBIC:
         return SMALLEST_CUBIC
     return _next(rows, 40, 64 if rows <= _MANY_CUBIC else 128)
+
+
+def _small(rows: int, latents: int, classes: tuple[int, ...]) -> int | None:
+    """The first of these classes that is large enough, with several latents."""
+    if latents == 1 or _state["exact"] or rows == 0:
+        return None
+    return next((size for size in classes if rows <= size), None)
 
 
 def own_size(rows: int) -> int:

@@ -26,6 +26,12 @@ class LogNormal(eqx.Module):
         gap = (jnp.log(value) - jnp.log(self.median)) / self.spread
         return -0.5 * gap**2 - jnp.log(value * self.spread) - 0.5 * LOG_2PI
 
+    def with_slope(self, value: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The log density and its derivative, in NumPy."""
+        gap = (np.log(value) - np.log(self.median)) / self.spread
+        density = -0.5 * gap**2 - np.log(value * self.spread) - 0.5 * LOG_2PI
+        return density, -(gap / self.spread + 1.0) / value
+
 
 class Normal(eqx.Module):
     """A prior for real parameters: value ~ N(mean, deviation²).

@@ -49,9 +49,9 @@ def _rings(places: Mapping[Any, Any], area: Any) -> list[np.ndarray]:
     if area not in places:
         raise ValueError(f"places must map every area to a point or a polygon, but {area!r} is missing: add it")
     given = places[area]
-    shape = given if isinstance(given, Mapping) else getattr(given, "__geo_interface__", None)
+    shape: Any = given if isinstance(given, Mapping) else getattr(given, "__geo_interface__", None)
     if shape is not None:
-        kind, inside = shape.get("type"), shape.get("coordinates")
+        kind, inside = shape["type"], shape.get("coordinates")
         if kind not in _KINDS:
             raise ValueError(f"areas are points or polygons, but that of {area!r} is a {kind}")
         rings = [[inside]] if kind == "Point" else [inside[0]] if kind == "Polygon" else [part[0] for part in inside]

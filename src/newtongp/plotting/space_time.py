@@ -56,7 +56,7 @@ def plot_maps(
     at = np.concatenate([np.column_stack([np.full(len(inputs), time), inputs]) for time in shown])
     values = np.asarray(values_of(predict_at(result, at, **row_parameters))).reshape(len(shown), -1)
     style = {"cmap": "viridis", "vmin": float(values.min()), "vmax": float(values.max())}
-    drawn = None
+    drawn: Any = None
     for ax, time, here in zip(panels, shown, values, strict=True):
         if sides is None:
             drawn = draw_shapes(ax, shapes_of(places, [int(code) for code in inputs[:, 0]]), here, style)
@@ -183,7 +183,7 @@ def _draw_rows(ax: "Axes", result: Result, time: float, style: Any) -> None:
     """The places of the data at this time, in the colours of their y; in grey if the map shows something else."""
     rows = result.data.observed & (result.data.x[:, 0] == time)
     across, up = result.data.x[rows, 1:].T
-    look = {"color": DATA} if style is None else {"c": result.data.y[rows, 0], **style}
+    look: dict[str, Any] = {"color": DATA} if style is None else {"c": result.data.y[rows, 0], **style}
     ax.scatter(across, up, s=18, edgecolors="white", linewidths=0.6, zorder=3, **look)
 
 

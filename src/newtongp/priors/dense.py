@@ -59,7 +59,7 @@ class GP(Prior):
         return 6.0 * 8.0 * (x.shape[0] * float(self.num_latents)) ** 2
 
     def size_class(self, rows: int) -> int:
-        return cubic_size_class(rows)
+        return cubic_size_class(rows, self.num_latents)
 
     def prepare(self, x: Float[Array, "N P"]) -> "DenseWorkspace":
         return DenseWorkspace(x, self.mean.means(x), grams(self.kernel, x, x))

@@ -18,7 +18,7 @@ from ..means import as_mean
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
-from ..numerics.size_classes import SMALLEST_DATA, fill_rows, first_rows, size_class
+from ..numerics.size_classes import SMALLEST_DATA, data_size_class, fill_rows, first_rows, size_class
 from ..parameters.constraints import never_learned
 from ..validation.arguments import whole
 from ..validation.times import Clock, as_clock
@@ -122,7 +122,7 @@ class MarkovGP(TemporalPrior):
         return [(self.kernel, x, True)]
 
     def size_class(self, rows: int) -> int:
-        return size_class(rows, SMALLEST_DATA)
+        return data_size_class(rows, self.num_latents)
 
     def layout(self, x: Any, size: int | None = None) -> Layout:
         if self.is_sparse:

@@ -24,7 +24,7 @@ from ..kernels.multilatent import over_latents, stacked
 from ..means import as_mean
 from ..numerics import linalg
 from ..numerics.gaussian import Gaussian, Sites, add_covariance
-from ..numerics.size_classes import SMALLEST_DATA, fill_rows, size_class
+from ..numerics.size_classes import data_size_class, fill_rows
 from ..parameters.constraints import Real, learned
 from ..validation.arguments import whole
 from . import weight_space
@@ -117,7 +117,7 @@ class SparseGP(Prior):
         )
 
     def size_class(self, rows: int) -> int:
-        return size_class(rows, SMALLEST_DATA)
+        return data_size_class(rows, self.num_latents)
 
     def layout(self, x: Any, size: int | None = None) -> Layout:
         if self.storage == "tied":

@@ -1,11 +1,11 @@
 """What both estimators have in common: reading data, fitting, and predictions in pieces."""
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array, check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -14,9 +14,11 @@ from ..inference.infer import infer
 from ..likelihoods import Gaussian
 from ..likelihoods.base import Likelihood
 from ..model import Model
+from ..parameters import Free
 from ..results.result import Result
 from ..validation.arguments import flag
 from .choices import Size, all_rows_inducing, as_seed, method_for, prior_for, rows_to_learn_from
+from .hyperpriors import with_priors
 from .scaling import UNCHANGED, Scaling
 
 _TOLERANCE = 1e-9
@@ -58,9 +60,17 @@ class GPEstimator(BaseEstimator, abc.ABC):
     n_features_in_: int
 
     def _fit_rows(
-        self, x: np.ndarray, y: np.ndarray, likelihood: Likelihood, weights: np.ndarray | None, parameters: Any
+        self,
+        x: np.ndarray,
+        y: np.ndarray,
+        likelihood: Likelihood,
+        weights: np.ndarray | None,
+        bounds: Mapping[str, Free] | None = None,
     ) -> None:
-        """Fit numbers: x in the units of the user, y in those of the likelihood."""
+        """Fit numbers: x in the units of the user, y in those of the likelihood.
+
+        `bounds` apply unless the user gives specifications of hyperparameters.
+        """
         given: Any = self
         random = check_random_state(given.random_state)
         seed, method = as_seed(random), method_for(given.method)
@@ -69,15 +79,23 @@ class GPEstimator(BaseEstimator, abc.ABC):
         x = self._x_scaling.apply(x)
         size = Size(rows, columns, likelihood.num_latents, isinstance(likelihood, Gaussian))
         inducing = all_rows_inducing(x, given.inducing)
-        choice = prior_for(given.kernel, given.prior, size, given.max_dense, inducing, given.batch_size, method, seed)
+        # A program is compiled for one seed of the choice of inducing inputs, so it does not change without need.
+        of_prior = 0 if given.random_state is None else seed
+        choice = prior_for(
+            given.kernel, given.prior, size, given.max_dense, inducing, given.batch_size, method, of_prior
+        )
         self.prior_ = choice.name
         model = Model(choice.prior, likelihood)
         batches: dict[str, Any] = {} if choice.batch_size is None else {"batch_size": choice.batch_size, "key": seed}
         if not flag(given.learn, "learn"):
             self.result_ = infer(model, x, y, method, weights=weights, **(batches or {"tol": _TOLERANCE}))
             return
+        parameters = given.parameters
+        if parameters is None:
+            scales = Scaling.of(x, weights).scale
+            parameters = with_priors(model, scales, isinstance(self, ClassifierMixin), bounds or {})
         options: dict[str, Any] = {"parameters": parameters, "restarts": given.restarts, "max_steps": given.max_steps}
-        options |= {"key": seed, "standard_errors": False}
+        options |= {"tol": given.tol, "key": seed, "standard_errors": False, "weak_priors": "keep"}
         few = rows_to_learn_from(choice, size, given.max_learn, random)
         if few is None:
             self.result_ = fit(model, x, y, method, weights=weights, batch_size=choice.batch_size, **options)

@@ -84,6 +84,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         scale_x: bool = True,
         restarts: int = 0,
         max_steps: int = 100,
+        tol: float = 1e-2,
         random_state: Any = None,
     ):
         self.kernel = kernel
@@ -99,6 +100,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
         self.scale_x = scale_x
         self.restarts = restarts
         self.max_steps = max_steps
+        self.tol = tol
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "GPClassifier":
@@ -116,7 +118,7 @@ class GPClassifier(ClassifierMixin, GPEstimator):
                 f"y must hold at least two classes, but there is one class only, {self.classes_.tolist()[0]!r}"
             )
         shares = np.bincount(codes, weights) / (len(y) if weights is None else np.sum(weights))
-        self._fit_rows(x, codes.astype(float), _likelihood(self.likelihood, shares), weights, self.parameters)
+        self._fit_rows(x, codes.astype(float), _likelihood(self.likelihood, shares), weights)
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:

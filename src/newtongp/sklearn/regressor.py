@@ -45,7 +45,10 @@ class GPRegressor(RegressorMixin, GPEstimator):
     `likelihood` is a likelihood with one output or its name ("gaussian", "student_t", "poisson", "negative_binomial",
     "gamma", "heteroscedastic_gaussian", ...), `kernel` a kernel or its name, and `method` a method or its name ("vi",
     "newton", "ep", ...), VI by default. All hyperparameters are learned, or only those that `parameters` leaves free
-    (see `newtongp.fit`, also for `restarts` and `max_steps`); with `learn=False` all keep their values.
+    (see `newtongp.fit`, also for `restarts`); with `learn=False` all keep their values. The search ends when the slope
+    of the energy, in logarithms of hyperparameters, is below `tol`, or after `max_steps` steps. Lengthscales have a
+    log-normal prior with the mode 3√P, in standard deviations of their columns, of which there are P, and variances of
+    latents of classes one with the mode 4; `parameters={}` leaves these priors out.
 
     The prior depends on the data. If X has one column and the kernel has a state space form, it is a `MarkovGP`, for
     any number of rows. Otherwise it is a dense `GP` if the likelihood has one latent and there are at most `max_dense`
@@ -92,6 +95,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         scale_y: bool = True,
         restarts: int = 0,
         max_steps: int = 100,
+        tol: float = 1e-2,
         random_state: Any = None,
     ):
         self.kernel = kernel
@@ -108,6 +112,7 @@ class GPRegressor(RegressorMixin, GPEstimator):
         self.scale_y = scale_y
         self.restarts = restarts
         self.max_steps = max_steps
+        self.tol = tol
         self.random_state = random_state
 
     def __sklearn_tags__(self) -> Tags:
@@ -130,8 +135,8 @@ class GPRegressor(RegressorMixin, GPEstimator):
         inner = likelihood.base if isinstance(likelihood, Chained) else likelihood
         scaled = flag(self.scale_y, "scale_y") and isinstance(inner, _LOCATION_SCALE)
         self._y_scaling = Scaling.of(y, weights) if scaled else UNCHANGED
-        parameters = _above_rounding(likelihood) if scaled and self.parameters is None else self.parameters
-        self._fit_rows(x, self._y_scaling.apply(y), likelihood, weights, parameters)
+        bounds = _above_rounding(likelihood) if scaled else None
+        self._fit_rows(x, self._y_scaling.apply(y), likelihood, weights, bounds)
         return self
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
