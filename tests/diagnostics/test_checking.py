@@ -403,7 +403,7 @@ def test_a_run_that_has_not_converged_is_not_ranked(result):
         ng.compare([adam])
 
 
-@pytest.mark.cases(slow=["densities"])
+@pytest.mark.cases(slow=["pit", "densities"])
 @pytest.mark.parametrize("ask", [lambda r: r.leave_one_out(), lambda r: r.calibration()], ids=["densities", "pit"])
 def test_leave_one_out_of_a_run_that_has_not_converged_warns(ask):
     adam = ng.infer(MODEL, X, Y, ng.FirstOrderVI(), max_steps=5, throw=False)

@@ -55,6 +55,7 @@ def test_two_years_of_passengers_within_seven_percent(air):
     assert inside.mean() > 0.75
 
 
+@pytest.mark.slow
 def test_several_levels_are_nested_and_named(air):
     ahead = air[0].forecast(6, level=[0.5, 0.9])
     assert ahead.columns.tolist() == ["month", "mean", "median", "lower_50", "upper_50", "lower_90", "upper_90"]

@@ -49,6 +49,7 @@ def test_a_state_has_a_posterior():
     np.testing.assert_allclose(marginals.covariance, result.marginals.covariance, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_state_stays_what_it_was():
     states = ng.iterate(MODEL, X, Y, ng.VI())
     first = next(states)

@@ -105,7 +105,7 @@ def test_filled_rows_have_no_influence(prior, method):
     np.testing.assert_allclose(ours.latent.covariance, theirs.latent.covariance, rtol=1e-8)
 
 
-@pytest.mark.cases(quick=["markov-quasi-newton"], slow=["dense-riemannian", "sparse-quasi-newton"], others="thorough")
+@pytest.mark.cases(slow=["markov-quasi-newton", "dense-riemannian", "sparse-quasi-newton"], others="thorough")
 @pytest.mark.parametrize("method", UNSTABLE)
 @pytest.mark.parametrize("prior", PRIORS)
 def test_runs_that_amplify_rounding_agree_in_their_first_steps(prior, method):
@@ -249,6 +249,7 @@ def test_a_subclass_with_a_layout_of_its_own_is_used_with_the_rows_that_are_give
     np.testing.assert_allclose(ng.infer(model, TIMES, COUNTS).energy, ours.energy, rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_prior_of_ones_own_is_used_with_the_rows_that_are_given():
     class Own(ng.LinearModel):
         def size_class(self, rows):

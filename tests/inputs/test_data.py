@@ -179,6 +179,7 @@ def test_all_rows_missing_gives_the_prior(name):
     np.testing.assert_allclose(result.predict(X_NEW).latent.covariance, np.ones((3, 1, 1)), rtol=1e-14)
 
 
+@pytest.mark.cases(slow=["power ep"])
 @pytest.mark.parametrize("name", METHODS)
 def test_permuting_rows_permutes_marginals(name):
     order = np.random.default_rng(0).permutation(8)

@@ -110,7 +110,7 @@ def case(request):
     return CASES[request.param]
 
 
-@pytest.mark.cases(slow=["student"])
+@pytest.mark.cases(slow=["student-heavy", "student"])
 def test_log_prob_moments_and_cdf(case):
     likelihood, reference, values = case
     y, f = (grid.ravel() for grid in np.meshgrid(values, LATENTS))
@@ -138,7 +138,15 @@ def test_log_prob_moments_and_cdf(case):
 
 
 @pytest.mark.cases(
-    slow=["beta-binomial-logit", "negative-binomial-softplus", "poisson-softplus", "beta-logit-lapse"],
+    slow=[
+        "beta-binomial-probit-lapse",
+        "binomial-probit-lapse",
+        "student-heavy",
+        "beta-binomial-logit",
+        "negative-binomial-softplus",
+        "poisson-softplus",
+        "beta-logit-lapse",
+    ],
     thorough=["student", "gamma-exp", "beta-probit", "poisson-exp", "negative-binomial-exp", "binomial-logit"],
 )
 def test_sample_moments(case):

@@ -34,7 +34,7 @@ def derivatives(distance, variance):
     return [float(function(distance, variance)) for function in (expected_log_square, first, jax.grad(first))]
 
 
-@pytest.mark.cases(slow=["0.3-1.0"])
+@pytest.mark.cases(slow=["2.0-0.5", "3.0-1e-10", "0.3-1.0"])
 @pytest.mark.parametrize(("distance", "variance"), CASES)
 def test_value_and_derivatives(distance, variance):
     expected = [integral(function, distance, variance) for function in FUNCTIONS]
@@ -46,7 +46,7 @@ def test_without_variance_it_is_the_function_itself(distance):
     np.testing.assert_allclose(derivatives(distance, 0.0), [function(distance) for function in FUNCTIONS], atol=1e-14)
 
 
-@pytest.mark.cases(slow=["0.0"])
+@pytest.mark.cases(slow=["0.7", "0.0"])
 @pytest.mark.parametrize("variance", [0.0, 0.7])
 def test_derivatives_in_the_variance_are_half_of_second_ones(variance):
     @in_double

@@ -319,6 +319,7 @@ def test_constructors_name_what_is_wrong(build, message):
         build()
 
 
+@pytest.mark.slow
 def test_a_number_for_the_noise_stays_one_parameter_and_has_a_gradient():
     network = lk.RegressionNetwork(3, 2, 0.1)
     assert [leaf.shape for leaf in jax.tree.leaves(network)] == [(), ()]

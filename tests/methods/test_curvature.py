@@ -22,6 +22,7 @@ def random_pair(seed, size):
     return -root @ root.T - 0.1 * np.eye(size), rng.normal(size=size), rng.normal(size=size)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 2, 6]))
 def test_undamped_bfgs_satisfies_the_secant_equation_or_skips(seed, size):
     matrix, step, change = random_pair(seed, size)

@@ -112,7 +112,7 @@ ONE_STEP = {
 }
 
 
-@pytest.mark.cases(slow=["pl regression", "pl2"])
+@pytest.mark.cases(slow=["pl2 gauss-newton", "pl regression", "pl2"])
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_one_full_step_is_exact_regression_for_a_gaussian_likelihood(name):
     likelihood, y = FAMILIES["gaussian"]
@@ -162,7 +162,7 @@ def log_prob_student(y, f):
     return stats.t.logpdf(y, 4.0, loc=f, scale=0.5)
 
 
-@pytest.mark.cases(slow=["1"])
+@pytest.mark.cases(slow=["3", "1"])
 @pytest.mark.parametrize("steps", [1, 3, 30])
 def test_the_laplace_energy_is_the_gpml_form_also_before_convergence(steps):
     likelihood, y = FAMILIES["student"]
@@ -224,7 +224,7 @@ def test_the_power_ep_energy_is_the_paper_s_with_normalised_sites(power):
     assert result.energy == pytest.approx(energy, abs=1e-8)
 
 
-@pytest.mark.cases(quick=["poisson-closed0-nodes0"], others="thorough")
+@pytest.mark.cases(slow=["poisson-closed0-nodes0"], others="thorough")
 @pytest.mark.parametrize(
     ("family", "closed", "nodes"),
     [

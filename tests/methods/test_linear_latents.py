@@ -179,7 +179,7 @@ def test_row_log_prob_is_what_linear_form_says():
         np.testing.assert_allclose(row_log_prob(likelihood, jnp.asarray(y), f), wanted, rtol=1e-12)
 
 
-@pytest.mark.cases(quick=["product-0.5"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [0.5, 1.0])
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_by_hand_of_the_powered_density(name, power):

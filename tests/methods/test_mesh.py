@@ -159,6 +159,7 @@ def test_counts_far_narrower_than_the_gaussian():
     check_tilted(found, wanted, mean, scale, 1e-4)
 
 
+@pytest.mark.slow
 def test_expected_log_densities_of_student_noise_of_any_width():
     y, df, width, mean, scale = student_rows(11)
 

@@ -14,6 +14,7 @@ def double():
         yield
 
 
+@pytest.mark.cases(slow=["170"])
 @pytest.mark.parametrize("size", [1, 7, 79, 81, 170])
 def test_inverses_in_blocks(size):
     root = np.random.default_rng(size).normal(size=(size, size))

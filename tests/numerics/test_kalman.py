@@ -370,7 +370,13 @@ def test_states_joint_covariances_predictions_and_draws(name, form):
 # Whether a posterior is a distribution ------------------------------------------------------------
 
 
-@pytest.mark.cases(quick=["one block-unrolled", "two latents-unrolled"], others="thorough")
+@pytest.mark.cases(
+    slow=["two latents-unrolled"],
+    quick=[
+        "one block-unrolled",
+    ],
+    others="thorough",
+)
 @layouts_and_forms(("one block", "unrolled"), ("two latents", "unrolled"), ("large", "arrays"))
 def test_a_posterior_is_called_proper_exactly_when_it_is(name, form):
     """Random indefinite sites: the flag is that of I + K½ΛK½, which NumPy's eigenvalues decide."""

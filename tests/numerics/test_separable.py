@@ -55,7 +55,9 @@ def chain_of(arrays, places, stores):
     return separable.SeparableChain(*arrays[:4], places, B, 3, stores)
 
 
-@pytest.mark.cases(slow=["1-True-True-0.0", "2-False-False-0.0", "1-False-True-0.05", "2-True-True-0.05"])
+@pytest.mark.cases(
+    slow=["1-True-True-9.0", "1-True-True-0.0", "2-False-False-0.0", "1-False-True-0.05", "2-True-True-0.05"]
+)
 @pytest.mark.parametrize(
     ("latents", "regular", "stores", "negative"),
     [(1, True, True, 0.0), (2, False, False, 0.0), (1, False, True, 0.05), (2, True, True, 0.05), (1, True, True, 9.0)],

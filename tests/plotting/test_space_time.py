@@ -81,6 +81,7 @@ def test_series_of_places(districts):
     np.testing.assert_allclose(mean.get_ydata()[-1], last, rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_drawn_is_refused(districts, stations):
     with pytest.raises(ValueError, match="give places"):
         districts.plot_maps()

@@ -69,6 +69,7 @@ def test_other_models_have_no_terms():
         result.predict([0.5], without=["patient"])
 
 
+@pytest.mark.slow
 def test_predictions_without_terms():
     result, rows = tables.fitted(), tables.visits().head(5)
     some = result.terms(rows, only=["linear(dose, drug)", "offset(log(days))"], sum=True)

@@ -48,7 +48,7 @@ def dense_answer(prior, x, sites):
     return mean + shift, covariance, log_z
 
 
-@pytest.mark.cases(slow=["True-psd-1"], quick=["True-missing-1"], others="thorough")
+@pytest.mark.cases(slow=["True-missing-1", "True-psd-1"], others="thorough")
 @pytest.mark.parametrize("latents", [1, 2])
 @pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite"])
 @pytest.mark.parametrize("repeated", [False, True])

@@ -209,6 +209,7 @@ def test_inputs_of_every_kind(kind):
     assert_same_result(ours, theirs, 1e-8 if kind == "close together" else 1e-11, new=np.append(times[:4], NEW[:5]))
 
 
+@pytest.mark.slow
 def test_the_order_of_the_rows_does_not_matter():
     order = RNG.permutation(N)
     model = pair(MATERN, POISSON)[0]

@@ -54,6 +54,7 @@ def test_regression_is_that_of_fit_on_scaled_data(regressor):
     assert regressor.prior_ == "dense" and regressor.n_features_in_ == 2
 
 
+@pytest.mark.slow
 def test_quantiles_densities_and_draws_are_in_the_units_of_y(regressor):
     mean, std = regressor.predict(NEW, return_std=True)
     quantiles = regressor.predict_quantiles(NEW, [0.1, 0.5])
