@@ -28,14 +28,18 @@ _KERNELS = (
 def read_kernel(kernel: Any, mean: Any) -> tuple[Any, Any, bool]:
     """The kernel and the mean, and whether the kernel was given by its name."""
     if isinstance(kernel, str):
-        named = getattr(kernels, find(kernel, _KERNELS, "kernel"))()
-        return named, means.Constant(0.0) if mean is None else mean, True
+        return named(kernel), means.Constant(0.0) if mean is None else mean, True
     if not isinstance(kernel, (Kernel, Independent)):
         raise ValueError(
             "kernel must be a kernel such as kernels.Matern32(), its name, or kernels.Independent([...]), got "
             f"{kernel!r}"
         )
     return kernel, mean, False
+
+
+def named(kernel: str) -> Kernel:
+    """The kernel with this name."""
+    return getattr(kernels, find(kernel, _KERNELS, "kernel"))()
 
 
 def is_named(kernel: Any) -> bool:

@@ -27,6 +27,7 @@ from ..parameters.constraints import never_learned
 from ..validation.arguments import whole
 from ..validation.times import Clock, as_clock
 from .base import Layout, Prior
+from .by_name import named
 from .space_time_layout import (
     SpaceTimeInputs,
     check_places,
@@ -46,9 +47,10 @@ class SpaceTimeGP(Prior):
 
     x has the time in its first column, and the place in the others: coordinates, or one column of area codes for
     `kernels.Graph` or `kernels.Category`. `time` is any kernel with a state space form (see `MarkovGP`), and `space`
-    any kernel; for a sum of such products, both are lists of the same length. For several latents, either is
-    `kernels.Independent([...])`; a single kernel is used for all latents. Rows may be in any order, repeat places and
-    times, and be missing. Time stamps need `unit`, and are counted from `origin`, as for `MarkovGP`.
+    any kernel; names such as "matern32" will do. For a sum of such products, both are lists of the same length. For
+    several latents, either is `kernels.Independent([...])`; a single kernel is used for all latents. Rows may be in any
+    order, repeat places and times, and be missing. Time stamps need `unit`, and are counted from `origin`, as for
+    `MarkovGP`.
 
     The cost of a step of inference is linear in the number of times and cubic in the number of places. `inducing` makes
     it cubic in a smaller number: an array of places through which f is represented, or a number, and then that many
@@ -232,12 +234,13 @@ class SpaceTimeGP(Prior):
 
 
 def _kernels(given: Any, name: str) -> tuple[Any, ...]:
-    kernels = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    parts = tuple(given) if isinstance(given, Sequence) and not isinstance(given, str) else (given,)
+    kernels = tuple(named(part) if isinstance(part, str) else part for part in parts)
     for kernel in kernels:
         if not isinstance(kernel, (Kernel, Independent)):
             raise ValueError(
-                f"{name} must be a kernel such as kernels.Matern32(), kernels.Independent([...]) for several latents, "
-                f"or a list of them for a sum of products, got {kernel!r}"
+                f"{name} must be a kernel such as kernels.Matern32(), its name, kernels.Independent([...]) for several "
+                f"latents, or a list of them for a sum of products, got {kernel!r}"
             )
     if not kernels:
         raise ValueError(f"{name} must have at least one kernel, got an empty list")
