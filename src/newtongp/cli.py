@@ -98,6 +98,12 @@ def _add_fit(commands: argparse._SubParsersAction, common: argparse.ArgumentPars
     fit.add_argument("--covariates", metavar="COLUMN", nargs="+", default=[], help="linear effects")
     fit.add_argument("--smooth", metavar="COLUMN", nargs="+", default=[], help="smooth functions of numbers")
     fit.add_argument("--groups", metavar="COLUMN", nargs="+", default=[], help="columns with one effect per level")
+    fit.add_argument("--time", metavar="COLUMN", help="the column of times: y is a series, with trend and seasons")
+    fit.add_argument("--season", metavar="PERIOD", nargs="+", help="periods such as 1w 1y, or none (by the step)")
+    fit.add_argument("--trend", help="linear (the default), damped, level, local, smooth or none")
+    fit.add_argument("--holidays", metavar="COUNTRY", help="of a country, such as DE or DE-BY")
+    fit.add_argument("--series", metavar="COLUMN", help="the column that tells several series apart")
+    fit.add_argument("--forecast", metavar="STEPS", help="how many steps to forecast, or a file with future rows")
     fit.add_argument("--likelihood", metavar="NAME", help="such as poisson or student_t (chosen by the values of y)")
     fit.add_argument("--exposure", metavar="COLUMN", help="of counts, such as population or days")
     fit.add_argument("--trials", metavar="COLUMN", help="of binomial counts")
@@ -105,7 +111,7 @@ def _add_fit(commands: argparse._SubParsersAction, common: argparse.ArgumentPars
     fit.add_argument("--method", metavar="NAME", help="vi (the default), newton or ep")
     fit.add_argument("--level", type=float, default=0.95, help="of intervals (0.95)")
     fit.add_argument("--title", help="of the report")
-    fit.add_argument("--out", metavar="FOLDER", help="write index.html, model.ngp and predictions.csv here")
+    fit.add_argument("--out", metavar="FOLDER", help="write the report, the model and predictions here")
 
 
 def _add_predict(commands: argparse._SubParsersAction, common: argparse.ArgumentParser) -> None:

@@ -122,6 +122,13 @@ def test_predict_compare_info_and_show(fitted, folder, run):
         ("fit sales.csv --formula sales~~price", "sales~~price"),
         ("fit sales.csv --formula sales~price+(1|market)", "market"),
         ("fit gap.csv --y sales --covariates price", "row 7"),
+        ("fit sales.csv --y sales --time day", "--time day: sales.csv has no such column"),
+        ("fit sales.csv --y sales --season 1w", "--season is for series"),
+        ("fit sales.csv --y sales --time date --groups shop", "--groups is not for series"),
+        ("fit sales.csv --y sales --time date --season 1x", "1x"),
+        ("fit sales.csv --y sales --time date --trend up", "up"),
+        ("fit sales.csv --y sales --time date --forecast soon", "end in .csv"),
+        ("fit sales.csv --y sales --time date --forecast 0", "horizon"),
         ("predict nowhere.ngp sales.csv", "there is no such file"),
         ("predict text.ngp sales.csv", "not a newtongp file"),
         ("compare text.ngp", "at least two"),
@@ -134,6 +141,27 @@ def test_a_wrong_call_has_one_line_for_an_answer(run, arguments, words):
     lines = [line for line in err.splitlines() if not line.startswith(("Likelihood:", "Model:"))]
     assert code == 1 and out == "" and len(lines) == 1, err
     assert lines[0].startswith("newtongp: ") and words in lines[0]
+
+
+@pytest.mark.slow
+def test_forecasts_of_a_series(run, folder):
+    code, out, err = run(
+        *"fit sales.csv --y sales --time date --season none --trend level --likelihood poisson --forecast 3".split(),
+        *"--level 0.9 --out ahead --json".split(),
+    )
+    assert code == 0, err
+    facts = json.loads(out)
+    ahead = pd.read_csv(folder / "ahead" / "forecast.csv")
+    assert list(ahead.columns) == ["date", "mean", "median", "lower", "upper"] and len(ahead) == 3
+    last = pd.read_csv(folder / "sales.csv")["date"].max()
+    assert ahead["date"].min() > last
+    np.testing.assert_allclose([row["mean"] for row in facts["forecast"]], ahead["mean"], rtol=1e-12)
+    direct = ng.Forecaster("level", None, likelihood="poisson").fit(pd.read_csv(folder / "sales.csv"), "date", "sales")
+    np.testing.assert_allclose(ahead["mean"], direct.forecast(3)["mean"], rtol=1e-8)
+    parts = pd.read_csv(folder / "ahead" / "components.csv")
+    assert set(parts["component"]) == {"trend"} and len(parts) == ROWS
+    page = (folder / "ahead" / "index.html").read_text()
+    assert "forecasts with 90 % intervals" in page and (folder / "ahead" / "model_1.png").exists()
 
 
 @pytest.mark.parametrize("arguments", ["fit", "predict model.ngp", "fly", "fit sales.csv --level high", "compare"])

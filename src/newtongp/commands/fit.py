@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from .files import CommandError, check_columns, read_table, write_table
+from .forecast import NOT_CONVERGED, check_options, forecast
 from .outcomes import Outcome, read_outcome
 from .output import Output
 
 _ROW_COLUMNS = ("exposure", "trials", "weights")
-NOT_CONVERGED = 3
-"""The exit code of a fit that has not converged; everything is written nevertheless."""
 
 
 def fit(given: argparse.Namespace, output: Output) -> int:
     """Fit a model of a table; returns the exit code."""
+    check_options(given)
     table = read_table(given.table)
     formula = given.formula
     if formula is not None and given.y is None:
@@ -27,6 +27,9 @@ def fit(given: argparse.Namespace, output: Output) -> int:
     check_columns(table, [given.y], "--y", given.table)
     for option in ("covariates", "groups", "smooth"):
         check_columns(table, getattr(given, option), f"--{option}", given.table)
+    if given.time is not None:
+        given.method = _method(given.method)
+        return forecast(given, table, output)
     for option in _ROW_COLUMNS:
         check_columns(table, [name for name in (getattr(given, option),) if name], f"--{option}", given.table)
     outcome = read_outcome(table[given.y], given.y, bool(given.trials))

@@ -1,0 +1,128 @@
+"""`newtongp fit --time`: from a table with a time column to forecasts, their components, and a report."""
+
+import argparse
+import warnings
+from pathlib import Path
+from typing import Any
+
+from .files import CommandError, check_columns, read_table, write_table
+from .output import Output
+
+_NOT_WITH_TIME = ("formula", "groups", "smooth", "exposure", "trials", "weights")
+_ONLY_WITH_TIME = ("season", "trend", "holidays", "series", "forecast")
+NOT_CONVERGED = 3
+"""The exit code of a fit that has not converged; everything is written nevertheless."""
+
+
+def check_options(given: argparse.Namespace) -> None:
+    """Raise CommandError if options of series are given without a time column, or others with one."""
+    if given.time is None:
+        wrong = [name for name in _ONLY_WITH_TIME if getattr(given, name)]
+        if wrong:
+            raise CommandError(f"--{wrong[0]} is for series: name the column of times, as in --time date")
+        return
+    wrong = [name for name in _NOT_WITH_TIME if getattr(given, name)]
+    if wrong:
+        raise CommandError(
+            f"--{wrong[0]} is not for series: leave it out, or leave --time out for a model of a table; --covariates "
+            "are regressors of a series"
+        )
+
+
+def forecast(given: argparse.Namespace, table: Any, output: Output) -> int:
+    """Fit one series, or one per label of a column, and forecast; returns the exit code."""
+    from ..forecasting import Forecaster
+
+    for option in ("time", "series"):
+        check_columns(table, [name for name in (getattr(given, option),) if name], f"--{option}", given.table)
+    where = _horizon(given)
+    settings: dict[str, Any] = {"regressors": given.covariates, "holidays": given.holidays, "method": given.method}
+    if given.trend:
+        settings["trend"] = None if given.trend == "none" else given.trend
+    if given.season:
+        settings["season"] = None if given.season == ["none"] else [_period(text) for text in given.season]
+    if given.likelihood:
+        settings["likelihood"] = given.likelihood
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        forecaster = Forecaster(**settings).fit(
+            table, given.time, given.y, given.series, progress=output.terminal and given.series is not None
+        )
+        ahead = None if where is None else forecaster.forecast(where, given.level)
+    for sentence in dict.fromkeys(str(warning.message) for warning in caught):
+        output.note(f"Warning: {sentence}")
+    output.note(f"{forecaster}.")
+    output.facts["model"] = repr(forecaster)
+    if given.series is None:
+        summary = forecaster.result.summary()
+        output.result("summary", summary.as_dict(), summary)
+    if ahead is not None:
+        shown = None if given.out else ahead.to_string(index=False, float_format=lambda value: f"{value:.6g}")
+        output.result(
+            "forecast", [{k: str(v) if k == given.time else v for k, v in row.items()} for row in _rows(ahead)]
+        )
+        if shown and not output.as_json:
+            print(shown)
+    if given.out:
+        _write(given, forecaster, where, ahead, output)
+    return 0 if all(one.result.status.ok for one in forecaster.fits.values()) else NOT_CONVERGED
+
+
+def _rows(frame: Any) -> list[dict[str, Any]]:
+    return frame.to_dict("records")
+
+
+def _period(text: str) -> Any:
+    """A period such as 1w, or a number for a numeric time column."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _horizon(given: argparse.Namespace) -> Any:
+    """How many steps to forecast, or the table of future rows; None if no forecast is asked for."""
+    if given.forecast is None:
+        return None
+    try:
+        return int(given.forecast)
+    except ValueError:
+        future = read_table(given.forecast)
+        check_columns(future, [given.time, *given.covariates], "--forecast needs", given.forecast)
+        return future
+
+
+def _write(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any, output: Output) -> None:
+    """Write the forecasts, the components, and the report (of a single series)."""
+    folder = Path(given.out)
+    written = {}
+    if ahead is not None:
+        written["forecast"] = folder / "forecast.csv"
+        write_table(ahead, str(written["forecast"]))
+    written["components"] = folder / "components.csv"
+    write_table(forecaster.components(level=given.level), str(written["components"]))
+    if given.series is None:
+        written["report"] = _report(given, forecaster, where, folder)
+    output.result("files", {what: str(file) for what, file in written.items()})
+    for what, file in written.items():
+        output.note(f"{what.capitalize()}: {file}")
+
+
+def _report(given: argparse.Namespace, forecaster: Any, where: Any, folder: Path) -> Path:
+    from ..report import write_report
+    from ..report.page import Picture, Section, calibration_picture
+
+    title = given.title or f"{given.y} in {Path(given.table).name}"
+    percent = f"{100.0 * given.level:g} %"
+    pictures = [
+        Picture(
+            forecaster.plot(where, given.level), f"The data, the fitted mean, and forecasts with {percent} intervals."
+        ),
+        Picture(
+            forecaster.plot_components(given.level),
+            f"The components, on the scale of the latent, with {percent} intervals.",
+        ),
+        calibration_picture(forecaster.result),
+    ]
+    section = Section(title, forecaster.result, [f"{forecaster}."], pictures, files="model")
+    return write_report(folder, [section], title)
