@@ -145,10 +145,9 @@ def test_a_wrong_call_has_one_line_for_an_answer(run, arguments, words):
 
 @pytest.mark.slow
 def test_forecasts_of_a_series(run, folder):
-    code, out, err = run(
-        *"fit sales.csv --y sales --time date --season none --trend level --likelihood poisson --forecast 3".split(),
-        *"--level 0.9 --out ahead --json".split(),
-    )
+    series = "fit sales.csv --y sales --time date --season none --trend level --likelihood poisson"
+    wanted = "--forecast 3 --level 0.9 --out ahead --json"
+    code, out, err = run(*series.split(), *wanted.split())
     assert code == 0, err
     facts = json.loads(out)
     ahead = pd.read_csv(folder / "ahead" / "forecast.csv")
