@@ -22,7 +22,10 @@ OWN = fits.Structure("GP", "ripple", "gaussian", "newton")
 BOUNDED = fits.Structure("LinearModel", "-", "zero-inflated", "newton")
 
 
-@pytest.mark.cases(thorough=["LinearModel, -, zero-inflated, newton"], others="slow")
+@pytest.mark.cases(
+    thorough=["GP, ripple, gaussian, newton", "GP, ripple, gaussian, newton", "LinearModel, -, zero-inflated, newton"],
+    others="slow",
+)
 @pytest.mark.parametrize("structure", [OWN, pytest.param(BOUNDED, marks=pytest.mark.slow)], ids=str)
 def test_fits_end_inside_and_where_the_slope_is_small(structure):
     endings = []

@@ -229,6 +229,7 @@ def test_cross_validation_is_a_loop_over_folds(by_blocks):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_numbers_of_rows_go_with_their_rows():
     folds = np.arange(20) % 2
     found = ng.cross_validate(RATES, X, COUNTS, ng.PowerEP(1.0), folds=folds, tol=1e-8)
@@ -340,6 +341,7 @@ Y_CLASSES = (X > 5.0).astype(int)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_classes_have_densities_but_no_calibration():
     prior = ng.GP(ng.kernels.Independent([ng.kernels.RBF(), ng.kernels.RBF()]))
     found = ng.cross_validate(ng.Model(prior, likelihoods.Softmax(2)), X, Y_CLASSES, ng.Newton(), folds=2)

@@ -142,6 +142,7 @@ def test_what_has_no_effects_is_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_effects_of_every_kind_of_term():
     result = tables.inferred()
     for label in result.model.prior.labels[0][:-1]:
@@ -153,6 +154,7 @@ def test_effects_of_every_kind_of_term():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_summaries_have_effects_terms_and_what_is_determined_together():
     frame = measured()
     curve = terms.Smooth("year", kernel=ng.kernels.Matern52(20.0, 4.0))
@@ -172,6 +174,7 @@ def test_summaries_have_effects_terms_and_what_is_determined_together():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_terms_with_the_same_label_are_numbered():
     frame = measured()
     short, long = ng.kernels.Matern32(2.0, 0.5), ng.kernels.RBF(30.0, 2.0)

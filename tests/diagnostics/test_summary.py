@@ -240,6 +240,7 @@ def test_inducing_inputs_that_repeat_each_other_are_warned_of():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_rows_that_the_heuristic_clips_are_counted(robust):
     x, y, model = robust
     clipped = ng.infer(model, x, y, ng.VI(safeguard=ng.Heuristic()), throw=False)
@@ -251,7 +252,7 @@ def test_rows_that_the_heuristic_clips_are_counted(robust):
     assert any("quasi-Newton" in words for words in learning.not_checked)
 
 
-@pytest.mark.cases(thorough=["PowerEP"], others="slow")
+@pytest.mark.cases(thorough=["VI", "PowerEP"], others="slow")
 @pytest.mark.parametrize("method", [ng.VI, ng.PowerEP])
 def test_nodes_that_are_too_coarse_are_warned_of(robust, method):
     x, y, model = robust
@@ -265,6 +266,7 @@ def test_nodes_that_are_too_coarse_are_warned_of(robust, method):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_nodes_are_for_the_latents_that_need_some():
     """Of the two latents one enters linearly: twice the nodes for the other, and nothing to warn of."""
     kernel = ng.kernels.Independent([ng.kernels.RBF(2.0), ng.kernels.RBF(5.0)])

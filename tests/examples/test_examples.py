@@ -84,7 +84,16 @@ def test_distributional_regression(tmp_path):
 
 
 @pytest.mark.slow
-def test_measles(tmp_path):
+def test_measles():
+    x, y, districts = measles.read_data()
+    assert len(districts) == 17 and y.size == 104 * 17
+    scores = measles.score(measles.make_model(), x, y, range(21, 22))
+    assert 0.0 < scores.log_score < 3.0 and 0.0 < scores.rps < 10.0
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+def test_measles_of_all_weeks(tmp_path):
     files = [tmp_path / "maps.png", tmp_path / "series.png"]
     scores = measles.main(*files)
     # The best of the models of surveillance::hhh4 that are refitted every week have 1.102 and 0.748.

@@ -68,6 +68,7 @@ ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), x, y, checkpoint=sys.argv[1
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_kill_loses_the_evaluation_under_way_and_no_other(tmp_path):
     path, rng, computed = tmp_path / "fit", np.random.default_rng(1), 0
     for _ in range(3):

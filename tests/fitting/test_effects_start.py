@@ -13,7 +13,7 @@ def _table(rows):
     return table | {"y": rng.poisson(np.exp(1.0 + 0.3 * table["x"]))}
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["1500-term2", "60-term1", "60-term0", "1500-term2"], others="slow")
 @pytest.mark.parametrize(
     ("rows", "term"), [(60, RandomWalk("month", 2)), (60, Trend("day", "smooth")), (1500, Trend("day", "smooth"))]
 )

@@ -113,7 +113,7 @@ CASES = [
 ]
 
 
-@pytest.mark.cases(slow=["dense-vi-negative binomial"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize(("prior", "method", "likelihood"), CASES)
 def test_gradients_of_every_energy(prior, method, likelihood):
     """Kernel, mean, likelihood and inducing inputs together."""
@@ -124,6 +124,7 @@ def test_gradients_of_every_energy(prior, method, likelihood):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_gradients_of_matrices_weights_and_shared_values():
     """A noise covariance, a linear model's prior covariance, and two parameters with one value."""
     rng = np.random.default_rng(3)
@@ -138,7 +139,7 @@ def test_gradients_of_matrices_weights_and_shared_values():
     assert_gradient(energy, 1e-5)
 
 
-@pytest.mark.cases(slow=["RBF"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("base", [ng.kernels.Matern32, ng.kernels.RBF])
 def test_gradients_where_sites_are_singular(base):
     """Gauss-Newton makes sites of rank one, up to rounding, of a row that is a product of two latents."""
@@ -319,6 +320,7 @@ def test_by_name_there_is_a_mean_and_a_lengthscale_for_every_column():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_matrix_is_learned_in_any_unit_and_from_anywhere():
     rng = np.random.default_rng(1)
     x = np.linspace(0.0, 10.0, 40)

@@ -47,6 +47,7 @@ def chunks(size=256):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_batches_learn_what_all_rows_do():
     wanted = ng.fit(model(), X, Y, standard_errors=False)
     found = ng.fit(model(), X, Y, batch_size=100)
@@ -75,12 +76,13 @@ def gradients(method, values):
     rows = jax.device_put(product.on_devices(next(start.rows.batches(N)), start.model.likelihood, None))
     shared, here, places = batch.at(slots, constants, rows, jnp.asarray(unconstrained))
     features, _, mean = product.look_up(shared, here)
-    stored = places.product_of_z(product.product_of(features, mean, wanted.report.sites))
+    stored = places.product_of_z(shared.product_of(features, mean, wanted.report.sites))
     parts, found = batch.energy_and_gradient(slots, constants, rows, jnp.asarray(unconstrained), stored, 1.0)
     return np.asarray(found), np.asarray(wanted.gradient), float(sum(parts)), float(wanted.report.energy)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_batch_of_all_rows_has_the_gradient_of_the_energy():
     found, wanted, energy, as_wanted = gradients(ng.VI(), [0.7, 1.9, 0.4])
     assert np.max(np.abs(wanted)) > 1.0
@@ -154,6 +156,7 @@ class Interrupted:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_killed_run_is_resumed_where_it_was(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint.Checkpoint, "PATIENCE", 0.0)
     path, on_disk = tmp_path / "fit.ngp", Interrupted(None, 1000)
@@ -210,6 +213,7 @@ def test_chunks_arrays_and_tied_sites():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_what_is_fixed_tied_or_bounded_stays_so():
     wishes = {"variance": ng.Fixed(), "lengthscale": ng.Free(lower=0.2, upper=0.5)}
     found = learn(parameters=wishes, max_steps=4, learning_rate=0.2)

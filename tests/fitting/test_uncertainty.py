@@ -82,6 +82,7 @@ class Shifted(ng.Likelihood):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_joint_covariance_is_that_of_least_squares():
     """With a wide prior, weights and an intercept that is learned are one regression."""
     rng = np.random.default_rng(1)

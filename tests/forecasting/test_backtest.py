@@ -43,6 +43,7 @@ def tested():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_origins_roll_and_never_see_what_they_forecast(tested):
     _, table, found = tested
     frame = found.forecasts
@@ -77,6 +78,7 @@ def test_scores_are_averages_of_those_of_rows(tested):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_updates_without_learning_are_close_to_refits(tested):
     forecaster, _, found = tested
     updated = forecaster.backtest(6, every=4, origins=3, level=0.8, refit=False)

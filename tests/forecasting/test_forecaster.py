@@ -83,6 +83,7 @@ def test_forecasts_are_those_of_the_same_model_of_a_table(air):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_any_unit_of_y_and_any_order_of_rows_is_the_same(air):
     months = passengers().iloc[:60]
     table = months.assign(passengers=months["passengers"] + 0.5)
@@ -99,6 +100,7 @@ def test_frames_of_polars_give_frames_of_polars(air):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_law_and_a_price_are_found(law):
     forecaster, table = law
     effect = forecaster.effects().iloc[0]
@@ -262,6 +264,7 @@ def shops():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_each_series_is_fitted_as_if_alone(shops):
     forecaster, parts = shops
     assert sorted(forecaster.fits) == ["a", "b", "c"]
@@ -291,6 +294,7 @@ def test_results_of_one_series_are_asked_for_by_name(shops):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_backtest_of_several_series(shops):
     found = shops[0].backtest(6, origins=1, refit=False)
     assert sorted(found.scores["shop"]) == ["a", "b", "c"]

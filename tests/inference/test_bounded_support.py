@@ -81,6 +81,7 @@ def test_a_method_that_a_bound_stops_says_so_and_what_to_use(likelihood, y, meth
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_what_it_says_to_use_works():
     result = ng.infer(ng.Model(PRIOR, ExtremeValue()), X, EXTREME, ng.PowerEP(1.0))
     assert result.status.ok
@@ -88,6 +89,7 @@ def test_what_it_says_to_use_works():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_likelihood_that_is_zero_everywhere_asks_for_a_start():
     with pytest.raises(ng.InferenceError, match=r"could not start.*sites=Sites\(100 \* f0"):
         ng.infer(ng.Model(PRIOR, Nowhere()), X, EXTREME, ng.Newton())
@@ -128,6 +130,7 @@ def test_overflow_is_no_bound():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_hyperparameters_are_learned_with_a_bounded_support():
     result = ng.fit(ng.Model(ng.GP(ng.kernels.Matern32(2.0), mean=0.0), ExtremeValue()), X, EXTREME, ng.Newton())
     assert result.status.ok and np.isfinite(result.energy)

@@ -62,7 +62,7 @@ def test_the_double_loop_is_not_for_fit():
         ng.DoubleLoop(0)
 
 
-@pytest.mark.cases(thorough=["MarkovGP"], others="slow")
+@pytest.mark.cases(thorough=["GP", "GP", "MarkovGP"], others="slow")
 @pytest.mark.parametrize("prior", [ng.GP, ng.MarkovGP])
 def test_the_double_loop_converges_where_plain_updates_do_not(prior):
     model = ng.Model(prior(ng.kernels.Matern32(1.5)), MODEL.likelihood)

@@ -55,6 +55,7 @@ def test_elsewhere_the_guard_cuts_positive_eigenvalues_off():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_network_is_fitted_in_few_steps_to_an_optimum_with_negative_sites():
     result = ng.infer(network(), X, Y, ng.VI(), max_steps=200)
     assert result.status is ng.Status.CONVERGED

@@ -156,7 +156,7 @@ def test_any_number_of_steps_can_be_asked_for():
     assert outcome(ng.infer(SERIES, X, COUNTS, max_steps=10**30)) == wanted
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["method1"], others="slow")
 @pytest.mark.parametrize(
     "method", [None, pytest.param(ng.PowerEP(0.5, curvature=ng.QuasiNewton()), marks=pytest.mark.slow)]
 )
@@ -228,6 +228,7 @@ ng.infer(model, x, np.ones(2000), max_steps=10**12, **arguments)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_an_interrupt_ends_the_process():
     running = subprocess.Popen(
         [sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -264,7 +265,7 @@ print(os.waitstatus_to_exitcode(status))
 """
 
 
-@pytest.mark.cases(thorough=["after-3"], others="slow")
+@pytest.mark.cases(thorough=["before-0", "after-3"], others="slow")
 @pytest.mark.parametrize(("when", "ended"), [("before", "0"), ("after", "3")])
 def test_a_fork_after_the_first_computation_is_refused(when, ended):
     found = subprocess.run(

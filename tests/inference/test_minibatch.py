@@ -51,7 +51,7 @@ METHODS = {
 # All sites kept ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.cases(slow=["vi"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.filterwarnings("ignore:leave_one_out of a run that has not converged")
 @pytest.mark.parametrize("name", slow_unless(METHODS, ["vi", "power ep", "vi riemannian"]))
 def test_batches_reach_the_fixed_point_of_all_rows(name):
@@ -91,6 +91,7 @@ def test_the_key_decides_the_order_and_nothing_else_is_random():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_indefinite_sites_in_batches():
     y = np.sin(X[:, 0]) + 0.3 * RNG.standard_t(2.0, N)
     model = ng.Model(ng.SparseGP(MATERN, INDUCING), ng.likelihoods.StudentT(3.0, 0.2))
@@ -102,6 +103,7 @@ def test_indefinite_sites_in_batches():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_latents_and_row_parameters():
     kernel = kernels.Independent([kernels.Matern32(1.5), kernels.Matern12(3.0)])
     model = ng.Model(ng.SparseGP(kernel, INDUCING), ng.likelihoods.HeteroscedasticGaussian())
@@ -165,6 +167,7 @@ def test_tied_batches_reach_the_fixed_point_of_tied_passes(name):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_small_powers_of_tied_power_ep_are_vi():
     rule = ng.cubature.GaussHermite(20)
     exact = ng.infer(TIED, X, COUNTS, ng.VI(cubature=rule))
@@ -174,6 +177,7 @@ def test_small_powers_of_tied_power_ep_are_vi():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_tied_cavities_leave_an_nth_part_out():
     """With one row, the N-th part is all there is: power EP is that with a site for the row."""
     x, y = X[:1], np.array([3.0])

@@ -41,7 +41,7 @@ def thrice(run):
     return [*found, run()]
 
 
-@pytest.mark.cases(quick=["markov"], others="slow")
+@pytest.mark.cases(thorough=["state space", "sparse", "dense"], quick=["markov"], others="slow")
 @pytest.mark.parametrize("prior", PRIORS)
 def test_results_are_the_same_in_a_size_of_its_own(sizes, prior):
     prior, x = PRIORS[prior]
@@ -56,7 +56,7 @@ def test_results_are_the_same_in_a_size_of_its_own(sizes, prior):
     np.testing.assert_allclose(last.leave_one_out(), first.leave_one_out(), rtol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["markov"], others="slow")
 @pytest.mark.parametrize("prior", ["dense", "markov"])
 def test_a_size_of_its_own_needs_no_other_programs_for_what_follows(sizes, prior):
     prior, x = PRIORS[prior]
@@ -78,6 +78,7 @@ def test_a_size_of_its_own_needs_no_other_programs_for_what_follows(sizes, prior
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("prior", ["dense", "markov", "sparse"])
 def test_fits_in_a_size_of_its_own_end_at_the_same_place(sizes, prior):
     prior, x = PRIORS[prior]
@@ -92,6 +93,8 @@ def test_fits_in_a_size_of_its_own_end_at_the_same_place(sizes, prior):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.thorough
 @pytest.mark.parametrize("prior", ["dense", "markov"])
 def test_starts_by_sweep_are_those_of_the_size_class(sizes, prior):
     prior, x = PRIORS[prior]
@@ -151,8 +154,9 @@ def test_a_size_of_its_own_is_compiled_for_after_half_the_time_of_the_first_call
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_many_numbers_of_rows_stay_in_their_class(sizes, monkeypatch):
-    monkeypatch.setattr(own_sizes, "_PATIENCE", 0.5)
+    monkeypatch.setattr(own_sizes, "_PATIENCE", 5.0)
     monkeypatch.setattr(tiers, "_PATIENCE", np.inf)  # on a slow machine, programs would be compiled with more effort
     model = ng.Model(ng.MarkovGP("matern32"), "poisson")
     with compilations() as compiled:

@@ -76,7 +76,7 @@ def test_it_is_infer_under_jit(prior, method):
     np.testing.assert_allclose(solution.sites.precision, result.sites.precision, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["markov-pl", "dense-power-ep", "dense-power-ep", "markov-pl"], others="slow")
 @pytest.mark.parametrize(("prior", "method"), PAIRS)
 def test_a_hundred_data_sets_at_once_are_a_hundred_calls(prior, method):
     one = jax.jit(lambda y: solved(prior, method, y=y))
@@ -90,7 +90,21 @@ def test_a_hundred_data_sets_at_once_are_a_hundred_calls(prior, method):
     np.testing.assert_allclose(batch.energy, singles.energy, rtol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(
+    thorough=[
+        "sparse-newton",
+        "linear-vi",
+        "markov-pl",
+        "markov-newton",
+        "dense-power-ep",
+        "dense-vi",
+        "dense-power-ep",
+        "markov-pl",
+        "linear-vi",
+        "sparse-newton",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize(("prior", "method"), PAIRS)
 def test_gradients_in_hyperparameters_are_central_differences(prior, method):
     at = jax.jit(lambda variance: score(solved(prior, method, variance)))
@@ -105,6 +119,7 @@ def noisy(y, variance=0.3):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_gradients_in_y_are_central_differences_and_missing_rows_have_none():
     y = np.sin(X)
     y[4] = np.nan
@@ -117,6 +132,7 @@ def test_gradients_in_y_are_central_differences_and_missing_rows_have_none():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_gradients_in_discrete_y_are_not_numbers():
     slope = jax.grad(lambda y: solved("dense", "vi", y=y).energy)(COUNTS[0])
     assert np.all(np.isnan(slope))
@@ -129,6 +145,7 @@ def test_gradients_before_convergence_are_not_numbers():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_forward_mode_agrees_with_reverse_mode():
     def energy(variance):
         return solved("dense", "vi", variance).energy
@@ -137,6 +154,7 @@ def test_forward_mode_agrees_with_reverse_mode():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_it_maps_over_hyperparameters():
     variances = np.array([0.5, 1.0, 2.0])
     energies = jax.vmap(lambda v: solved("dense", "vi", v).energy)(variances)
@@ -145,6 +163,7 @@ def test_it_maps_over_hyperparameters():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_prepared_data_of_a_chain_go_back_to_their_rows():
     shuffled = RNG.permutation(ROWS)
     model = ng.Model(ng.MarkovGP(ng.kernels.Matern32(1.3)), ng.likelihoods.Poisson(exposure=1.0 + np.arange(ROWS)))
@@ -160,6 +179,7 @@ def test_prepared_data_of_a_chain_go_back_to_their_rows():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_rows_with_some_outputs_missing():
     likelihood = ng.likelihoods.MultivariateGaussian([[1.0, 0.3], [0.3, 0.5]])
     model = ng.Model(ng.GP(ng.kernels.Independent([ng.kernels.RBF(), ng.kernels.RBF(2.0)])), likelihood)
@@ -194,7 +214,7 @@ def shifted(level):
     return ng.solve(ng.Model(prior, ng.likelihoods.Poisson()), (X, COUNTS[0])).energy
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["sparse", "dense", "sparse"], others="slow")
 @pytest.mark.parametrize("prior", ["dense", "sparse"])
 def test_starts_from_a_sweep_are_those_of_infer(prior):
     x = np.linspace(0.0, 6.0, 40)

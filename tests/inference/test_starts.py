@@ -122,7 +122,12 @@ def test_a_start_that_leads_only_to_absurd_sites_is_left_for_another():
     assert result.status.ok and result.steps < 30
 
 
-@pytest.mark.cases(slow=["4000.0-full", "200.0-tied"], thorough=["200.0-full"])
+@pytest.mark.cases(
+    slow=[
+        "4000.0-full",
+    ],
+    thorough=["200.0-tied", "200.0-full"],
+)
 @pytest.mark.parametrize("storage", ["full", "tied"])
 @pytest.mark.parametrize("variance", [200.0, 4000.0])
 def test_batches_start_from_sites_that_hold_f_where_the_prior_is_far_too_wide(storage, variance):

@@ -56,7 +56,7 @@ def agree(errors):
     return max(errors) - min(errors) <= 0.05 * max(errors)
 
 
-@pytest.mark.cases(slow=["IEKS"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("method", [IPLS, ng.Taylor()], ids=["IPLS", "IEKS"])
 def test_iterated_smoothers_find_the_path_from_where_they_start(method):
     """From the prior, IPLS ended 26 to 60 m off on seeds 0, 4, 5 and 9, and IEKS 20 m off on 12."""
@@ -100,7 +100,7 @@ def dense_tracking(prior):
     return ng.Model(prior(ng.kernels.Independent([kernel(), kernel()]), mean=line), RangeBearing())
 
 
-@pytest.mark.cases(slow=["0"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("seed", [0, 4, 12])
 def test_priors_without_an_order_of_time_start_from_a_sweep_too(seed):
     path, y = path_and_data(seed)

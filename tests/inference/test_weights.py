@@ -74,7 +74,7 @@ REMEMBERING = {
 """Riemannian methods are not among them: they start from sites of a given precision, so two rows have twice that."""
 
 
-@pytest.mark.cases(slow=["ep", "linearised"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_are_repeated_rows_for_all_methods(method):
     assert_same(*weighted_and_repeated("dense", POISSON, COUNTS, METHODS[method]))
@@ -102,7 +102,12 @@ OTHERS = {
 }
 
 
-@pytest.mark.cases(slow=["gaussian-newton", "heteroscedastic-ep"], others="thorough")
+@pytest.mark.cases(
+    slow=[
+        "gaussian-newton",
+    ],
+    others="thorough",
+)
 @pytest.mark.parametrize("method", [ng.VI(), ng.Newton(), ng.PowerEP(1.0)], ids=["vi", "newton", "ep"])
 @pytest.mark.parametrize("family", OTHERS)
 def test_weights_are_repeated_rows_for_all_kinds_of_integrals(family, method):
@@ -238,6 +243,7 @@ REPEATED = {name: np.asarray(column)[TWICE] for name, column in TABLE.items()}
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_weights_of_tables_and_fits(tmp_path):
     """A column by its name; hyperparameters that are learned agree too, and new rows need no weights."""
     formula = "y ~ x + (1 | clinic)"
@@ -267,7 +273,7 @@ def test_fractional_weights_of_a_mixed_model():
     assert result.learned["group(clinic).covariance"] == pytest.approx(0.7096488479, abs=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["tied-power_ep", "full-power_ep", "full-vi", "full-power_ep"], others="slow")
 @pytest.mark.parametrize("method", [ng.VI(), ng.PowerEP(0.5)], ids=["vi", "power_ep"])
 @pytest.mark.parametrize("storage", ["full", "tied"])
 def test_weights_in_batches(storage, method):
@@ -280,6 +286,7 @@ def test_weights_in_batches(storage, method):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_gradients_of_weighted_energies():
     """`fit` with Gaussian noise, where nothing iterates, and with VI: the optimum is that of repeated rows."""
     held = {"kernel.variance": ng.Fixed(), "likelihood.variance": ng.Fixed()}
@@ -304,6 +311,7 @@ def test_cross_validation_splits_weights():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_derivatives_in_weights():
     """dF/dw = −E[log p(y | f)] at the minimum of the free energy."""
     import jax

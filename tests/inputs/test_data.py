@@ -142,6 +142,7 @@ def test_what_a_missing_row_would_have_been_given_does_not_matter(name):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_missing_row_needs_no_value_that_fits_its_own_parameters():
     """With trials of its own, an observed row's successes would be impossible in a missing row."""
 

@@ -120,6 +120,7 @@ COUNTS[3, 0] = np.nan
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_likelihoods_that_are_not_gaussian_say_how():
     with pytest.raises(ValueError, match=r"first row 3.*partial_log_prob"):
         ng.infer(ng.Model(ng.GP(KERNELS[0]), Pairs()), X, COUNTS)

@@ -39,6 +39,7 @@ def test_covariances_follow_from_the_recursion(name):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_season_is_the_same_as_a_chain():
     season = kernels.SeasonalWalk(4, 0.7)
     x, y = STEPS[[0, 1, 2, 5, 6, 7, 8, 9, 12, 13]], np.sin(np.arange(10.0))

@@ -215,7 +215,7 @@ def test_a_chain_can_be_made_inside_a_compiled_function():
 # More zeros -------------------------------------------------------------------------------------
 
 
-@pytest.mark.cases(slow=["binomial"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize(
     ("inside", "reference"),
     [
@@ -265,7 +265,7 @@ RUNS = {
 }
 
 
-@pytest.mark.cases(slow=["scale-gauss-newton"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("run", RUNS)
 def test_inference_ends_well(run):
     name, method = RUNS[run]

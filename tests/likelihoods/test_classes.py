@@ -33,7 +33,7 @@ def level_probabilities(f, thresholds=THRESHOLDS, scale=0.8):
 # Ordered levels ---------------------------------------------------------------------------------
 
 
-@pytest.mark.cases(thorough=["-2.3"], others="slow")
+@pytest.mark.cases(thorough=["-0.5", "-2.3"], others="slow")
 @pytest.mark.parametrize("f", LATENTS)
 def test_ordinal_probabilities_and_moments(f):
     levels, expected = np.arange(5.0), level_probabilities(f)
@@ -65,6 +65,7 @@ def test_one_threshold_is_a_probit_model():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_ordinal_with_logistic_noise():
     odds = lk.Ordinal(THRESHOLDS, scale=0.8, link="logit")
     levels, f = np.arange(5.0), 0.4
@@ -231,7 +232,7 @@ def softmax_model():
     return ng.Model(ng.GP(ng.kernels.Independent(kernels)), lk.Softmax(3))
 
 
-@pytest.mark.cases(thorough=["ep"], others="slow")
+@pytest.mark.cases(thorough=["newton", "newton", "ep"], others="slow")
 @pytest.mark.parametrize("method", [ng.Newton(), ng.PowerEP(0.5)], ids=["newton", "ep"])
 def test_softmax_inference(method):
     result = ng.infer(softmax_model(), X, LABELS, method)
@@ -241,6 +242,7 @@ def test_softmax_inference(method):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_softmax_variational_free_energy():
     """Against E[log p] from nodes of its own and the divergence from the prior, both in NumPy."""
     model = softmax_model()
@@ -276,7 +278,7 @@ def test_softmax_variational_free_energy():
     np.testing.assert_allclose(result.energy, divergence - expected, rtol=1e-5)
 
 
-@pytest.mark.cases(slow=["pl"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize(
     "method",
     [ng.VI(), ng.PowerEP(1.0), ng.PosteriorLinearisation(), ng.Newton(curvature=ng.GaussNewton())],

@@ -66,7 +66,7 @@ def test_finite_value_gradient_and_hessian(likelihood, values):
         assert np.all(np.isfinite(part))
 
 
-@pytest.mark.cases(slow=["softplus"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("link", ["exp", "softplus"])
 def test_a_scale_that_underflows_leaves_value_gradient_and_hessian_finite(link):
     likelihood = lk.HeteroscedasticStudentT(4.0, link)

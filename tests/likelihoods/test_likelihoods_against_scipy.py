@@ -110,7 +110,12 @@ def case(request):
     return CASES[request.param]
 
 
-@pytest.mark.cases(slow=["student-heavy", "student"])
+@pytest.mark.cases(
+    thorough=["student"],
+    slow=[
+        "student-heavy",
+    ],
+)
 def test_log_prob_moments_and_cdf(case):
     likelihood, reference, values = case
     y, f = (grid.ravel() for grid in np.meshgrid(values, LATENTS))
@@ -268,7 +273,7 @@ def test_negative_binomial_tends_to_poisson():
     np.testing.assert_allclose(limit, log_probs(lk.Poisson(), y, 1.3), rtol=1e-10)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["20000.0"], others="slow")
 @pytest.mark.parametrize("rate", [2e4, 1e9, 1e15, 1e25])
 def test_draws_of_large_counts(rate):
     keys = jax.random.split(jax.random.key(5), 4000)

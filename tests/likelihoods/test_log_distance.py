@@ -46,7 +46,12 @@ def test_without_variance_it_is_the_function_itself(distance):
     np.testing.assert_allclose(derivatives(distance, 0.0), [function(distance) for function in FUNCTIONS], atol=1e-14)
 
 
-@pytest.mark.cases(slow=["0.7", "0.0"])
+@pytest.mark.cases(
+    thorough=["0.0"],
+    slow=[
+        "0.7",
+    ],
+)
 @pytest.mark.parametrize("variance", [0.0, 0.7])
 def test_derivatives_in_the_variance_are_half_of_second_ones(variance):
     @in_double

@@ -209,6 +209,15 @@ def marks(name):
 
 
 @pytest.mark.cases(
+    thorough=[
+        "G_bn_1d_bernoulli_probit_jitter_m52_MarkovExpectationPropagationGP_power0.5",
+        "G_bn_1d_bernoulli_probit_jitter_m52_MarkovNewtonGP",
+        "G_bn_1d_beta_m52_ExpectationPropagationGP_power1",
+        "G_bn_1d_bernoulli_probit_jitter_m52_MarkovPosteriorLinearisationGP",
+        "G_bn_1d_bernoulli_probit_jitter_m52_NewtonGP",
+        "G_bn_1d_bernoulli_probit_jitter_m52_TaylorGP",
+        "G_bn_1d_bernoulli_probit_jitter_m52_MarkovExpectationPropagationGP_power0.5",
+    ],
     quick=[
         "B_sklearn_1d_matern32",
         "B_tinygp_dense_1d_rbf",

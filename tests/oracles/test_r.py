@@ -38,7 +38,7 @@ def kernel_and_nugget(variogram):
 KRIGED = [(covariance, trend) for covariance, found in MEUSE["results"].items() for trend in found]
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["exponential-ordinary"], others="slow")
 @pytest.mark.parametrize(("covariance", "trend"), KRIGED)
 def test_kriging_by_gstat(covariance, trend):
     expected = MEUSE["results"][covariance][trend]
@@ -95,7 +95,7 @@ def fixed_effects(result):
     return contrast @ means, np.sqrt(np.diag(contrast @ covariance @ contrast.T))
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["inla_scotland_bym2-VI"], others="slow")
 @pytest.mark.parametrize("method", ["VI", "PowerEP"])
 @pytest.mark.parametrize("name", ["inla_scotland_bym2", "inla_pennsylvania_bym2"])
 def test_bym2_at_the_posterior_means_of_r_inla(name, method):
@@ -130,6 +130,7 @@ def test_bym_at_the_posterior_medians_of_r_inla():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_penalised_complexity_keeps_phi_inside():
     case, edges, x, cases, expected = areas("inla_scotland_bym2")
     effect = ng.kernels.Graph(edges, "bym2", nodes=len(x))
@@ -149,6 +150,7 @@ def test_penalised_complexity_keeps_phi_inside():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_beta_binomial_by_r_inla():
     case, table = case_of("inla_synthetic_betabinomial")
     design = np.column_stack([np.ones(len(table)), table["x"]])

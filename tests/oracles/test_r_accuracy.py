@@ -70,7 +70,6 @@ def errors(name, method):
         "mixed_cbpp_binomial-VI",
         "mixed_epil_poisson-power EP",
         "mixed_seeds_binomial-Laplace",
-        "mixed_wine_ordinal-EP",
     ],
     others="thorough",
 )
@@ -89,7 +88,7 @@ ESTIMATES = {
 }
 
 
-@pytest.mark.cases(slow=["mixed_seeds_binomial-EP"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ESTIMATES)
 def test_estimates_are_close_to_those_by_quadrature(name, method):

@@ -48,6 +48,7 @@ def assert_same(case, result):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_nested_groups(nested):
     case, result = nested
     assert result.model.prior.eliminated == ("pupil", "class", "school")
@@ -56,6 +57,7 @@ def test_nested_groups(nested):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_crossed_groups_with_a_singular_covariance(crossed):
     case, result = crossed
     assert result.model.prior.eliminated == ("a",)

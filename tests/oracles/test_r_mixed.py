@@ -44,7 +44,7 @@ def assert_random_effects(result, expected, atol):
     np.testing.assert_allclose([found[key][1] for key in keys], expected["sd"], atol=atol, rtol=0.0)
 
 
-@pytest.mark.cases(quick=["mixed_cbpp_binomial"], others="slow")
+@pytest.mark.cases(thorough=["mixed_grouseticks_poisson"], quick=["mixed_cbpp_binomial"], others="slow")
 @pytest.mark.parametrize("name", GENERALISED)
 def test_fixed_point(name):
     case, table, spec = mixed.read(name)
@@ -59,7 +59,7 @@ def test_fixed_point(name):
     assert_random_effects(result, expected["random"], 1e-5)
 
 
-@pytest.mark.cases(slow=["mixed_epil_poisson", "mixed_verbagg_crossed", "mixed_petrol_beta"], others="thorough")
+@pytest.mark.cases(slow=["mixed_epil_poisson", "mixed_petrol_beta"], others="thorough")
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "flat_beta" in mixed.load(name)[0]])
 def test_flat_fixed_point(name):
     case, table, spec = mixed.read(name)
@@ -76,7 +76,7 @@ def test_flat_fixed_point(name):
     np.testing.assert_allclose(covariance[np.ix_(order, order)], expected["beta_covariance"], atol=1e-5, rtol=0.0)
 
 
-@pytest.mark.cases(quick=["mixed_cbpp_binomial"], slow=["mixed_grouseticks_poisson"], others="thorough")
+@pytest.mark.cases(quick=["mixed_cbpp_binomial"], others="thorough")
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "proper_prior" in mixed.load(name)[0]])
 def test_proper_prior(name):
     case, table, spec = mixed.read(name)
@@ -120,7 +120,24 @@ def assert_groups(result, covariance, rtol):
 
 
 @pytest.mark.cases(
-    thorough=["mixed_grouseticks_poisson", "mixed_seeds_binomial", "mixed_owls_nbinom2_offset"], others="slow"
+    thorough=[
+        "mixed_verbagg_crossed",
+        "mixed_petrol_beta",
+        "mixed_salamanders_nbinom2",
+        "mixed_salamanders_zip",
+        "mixed_cbpp_binomial",
+        "mixed_sleepstudy_gamma",
+        "mixed_epil_poisson",
+        "mixed_verbagg_crossed",
+        "mixed_petrol_beta",
+        "mixed_salamanders_nbinom2",
+        "mixed_salamanders_zip",
+        "mixed_cbpp_binomial",
+        "mixed_grouseticks_poisson",
+        "mixed_seeds_binomial",
+        "mixed_owls_nbinom2_offset",
+    ],
+    others="slow",
 )
 @pytest.mark.parametrize("name", [name for name in GENERALISED if name != "mixed_wine_ordinal"])
 def test_optimum(name):
@@ -157,7 +174,9 @@ def assert_predictions(result, spec, table, expected, atol):
     np.testing.assert_allclose(response, expected["response"], rtol=atol)
 
 
-@pytest.mark.cases(slow=["mixed_cbpp_binomial", "mixed_verbagg_crossed", "mixed_petrol_beta"], others="thorough")
+@pytest.mark.cases(
+    others="thorough",
+)
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "flat_beta" in mixed.load(name)[0]])
 def test_flat_optimum(name):
     case, table, spec = mixed.read(name)
@@ -177,6 +196,7 @@ def test_flat_optimum(name):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_optimum_of_ordered_levels():
     case, table, spec = mixed.read("mixed_wine_ordinal")
     result = ng.fit(spec.model(table, "maximised"), table, spec.y, ng.Newton(), tol=1e-7)
@@ -220,6 +240,7 @@ def covariances(factors, groups):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_fixed_point(name):
     case, table, spec = mixed.read(name)

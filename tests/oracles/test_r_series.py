@@ -56,7 +56,7 @@ def starts(case, kind):
     return ("flat", 0.0) if kind == "diffuse" else (float(np.sqrt(case["P0_entry"])), np.ravel(case["m0"])[0])
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["structural_ukgas_bsm-diffuse", "structural_ukgas_bsm-diagonal"], others="slow")
 @pytest.mark.parametrize("kind", ["diagonal", "diffuse"])
 @pytest.mark.parametrize("name", CASES)
 def test_fixed_point_of_terms(name, kind):
@@ -80,7 +80,7 @@ def test_fixed_point_of_terms(name, kind):
         np.testing.assert_allclose(np.sqrt(np.ravel(found.covariance)), flat[part], atol=SDS * spread, rtol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["structural_ukgas_bsm"], others="slow")
 @pytest.mark.parametrize("name", CASES)
 def test_optimum_of_terms(name):
     case, table = series(name)
@@ -112,7 +112,7 @@ def chain(name, case, variances):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["structural_ukgas_bsm", "structural_ukgas_bsm"], others="slow")
 @pytest.mark.parametrize("name", CASES)
 def test_fixed_point_of_a_chain(name):
     case, table = series(name)

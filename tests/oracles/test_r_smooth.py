@@ -66,7 +66,7 @@ def test_gp_fixed_point(name, prior):
         np.testing.assert_allclose(np.sqrt(covariance[0]), expected["beta"]["sd"], atol=1e-5)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["gp_coal_matern32_poisson-maximised"], others="slow")
 @pytest.mark.parametrize("prior", ["maximised", "flat"])
 @pytest.mark.parametrize("name", GPS)
 def test_gp_optimum(name, prior):
@@ -94,7 +94,7 @@ def test_gp_optimum(name, prior):
 # Smooths by mgcv ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["null_space_1_x-reml"], others="slow")
 @pytest.mark.parametrize("at", ["fixed_point", "reml"])
 @pytest.mark.parametrize("space", ["null_space_1_x", "null_space_1"])
 def test_gp_with_a_flat_null_space(space, at):

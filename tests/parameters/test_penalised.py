@@ -68,6 +68,7 @@ def mixing(phi, eigenvalues, count):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_mixing_of_a_graph():
     graph = ng.kernels.Graph(EDGES, nodes=8)
     prior = graph.phi_prior(0.5, 2 / 3)

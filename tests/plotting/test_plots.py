@@ -54,6 +54,7 @@ def drawn(figure):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_data_mean_bands_and_latents_are_those_of_the_result(counts):
     figure = counts.plot(grid=GRID[::-1], latents=True, levels=(0.5, 0.9))
     above, below = figure.axes
@@ -121,6 +122,7 @@ def test_steps_are_whole():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_outputs_have_a_panel_each():
     prior = ng.GP(ng.kernels.Independent([ng.kernels.RBF(), ng.kernels.RBF()]))
     y = np.column_stack([np.sin(X), np.cos(X)])
@@ -154,6 +156,7 @@ def test_two_classes_have_a_probability(counts):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_several_classes_have_theirs_on_a_line_and_on_a_map():
     labels = np.digitize(PLANE[:, 0], [-0.7, 0.7])
     prior = ng.GP(ng.kernels.Independent([ng.kernels.RBF(variance=4.0)] * 3))

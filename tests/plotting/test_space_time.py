@@ -36,6 +36,7 @@ def districts():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_maps_over_coordinates_have_one_scale_and_the_predicted_values(stations):
     figure = stations.plot_maps([2.0, 7.5])
     first, second = figure.axes[:2]
@@ -71,6 +72,7 @@ def test_maps_of_areas(districts, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_series_of_places(districts):
     figure = districts.plot_places(until=np.datetime64("2024-03-01"), names={0: "north"}, levels=0.8)
     assert [ax.get_title(loc="left") for ax in figure.axes] == ["north", "1", "2"]

@@ -22,6 +22,7 @@ def titles(figure):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_every_term_has_a_panel():
     result = tables.inferred()
     figure = result.plot_terms()

@@ -45,6 +45,7 @@ def test_groups_are_draws_of_the_posterior(gaussian):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_loo_of_gaussian_noise_is_leave_one_out_up_to_monte_carlo_error(gaussian):
     # The weights 1/p have moments up to (noise variance) / (posterior variance of f), so few draws are enough.
     assert np.max(gaussian.marginals.variance) < 0.25
@@ -55,6 +56,7 @@ def test_loo_of_gaussian_noise_is_leave_one_out_up_to_monte_carlo_error(gaussian
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_several_latents_have_a_dimension(data):
     x, f, rng = data
     y = f + np.exp(0.2 * f) * rng.normal(size=x.size)

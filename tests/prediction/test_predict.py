@@ -306,6 +306,7 @@ def test_predictions_at_the_data_are_the_marginals(result):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_indefinite_sites_predict_as_they_should():
     model = ng.Model(ng.GP(KERNEL, mean=MEAN), likelihoods.StudentT(df=3.0, scale=0.5))
     precision = np.array([2.0, -0.3, 1.0, 4.0, -0.5, 0.0, 3.0, 1.5])
@@ -355,6 +356,7 @@ def test_draws_at_one_input_twice_are_equal(result):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_draws_of_y_have_the_predictive_moments(result):
     n = 20_000
     draws = result.sample_y(0, X_NEW, n)

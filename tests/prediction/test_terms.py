@@ -27,6 +27,7 @@ def test_terms_add_up_to_the_latent_for_every_kind_of_term():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_latents_of_several_have_their_names():
     result = tables.distributional()
     frame = result.terms()

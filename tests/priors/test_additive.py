@@ -63,7 +63,7 @@ def assert_same(one, two):
         np.testing.assert_allclose(a.covariance, b.covariance, atol=1e-8, rtol=0.0)
 
 
-@pytest.mark.cases(slow=["vi-chain", "newton-eliminated"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("structure", ["chain", "eliminated"])
 @pytest.mark.parametrize("method", METHODS)
 def test_structures_agree(method, structure, monkeypatch):
@@ -76,6 +76,7 @@ def test_structures_agree(method, structure, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_flat_effects_agree_between_structures(monkeypatch):
     trend = replaced(terms.Trend("t", "smooth"), kernel=ng.kernels.IntegratedBrownian(1e-4))
     model = ng.Model(sums(prior="flat") + trend, "poisson")
@@ -141,7 +142,7 @@ def test_equal_to_a_dense_covariance_matrix():
     np.testing.assert_allclose(latent.variance[:, 0], np.diagonal(expected), atol=1e-8)
 
 
-@pytest.mark.cases(slow=["chain-vi", "eliminated-newton"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("method", ["vi", "newton"])
 @pytest.mark.parametrize("structure", ["chain", "eliminated", "plain"])
 def test_gradients_of_the_energy(method, structure, monkeypatch):
@@ -178,6 +179,7 @@ def gradient_of(model, table, method):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_draws_have_the_joint_distribution(monkeypatch):
     monkeypatch.setattr(additive, "_MANY_POINTS", 2)
     result = ng.infer(ng.Model(sums(), "poisson"), TABLE, "y")
@@ -190,6 +192,7 @@ def test_draws_have_the_joint_distribution(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_latents():
     """Location and scale each have terms; groups over the same column are eliminated together."""
     y = np.where(np.isnan(TABLE["y"]), 1.0, TABLE["y"])

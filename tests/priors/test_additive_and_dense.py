@@ -133,7 +133,21 @@ def both(parts, method, tol=1e-10):
 _FIRST = ("newton", "vi")
 
 
-@pytest.mark.slow
+@pytest.mark.cases(
+    thorough=[
+        "chain-newton",
+        "several-vi",
+        "several-newton",
+        "eliminated-newton",
+        "small-vi",
+        "small-newton",
+        "small-newton",
+        "eliminated-newton",
+        "several-newton",
+        "chain-newton",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize(
     "method", [name if name in _FIRST else pytest.param(name, marks=pytest.mark.thorough) for name in AT_FIXED_POINTS]
 )
@@ -176,7 +190,7 @@ def _encoded(result, new):
     return result.columns.read(new, "x_new")
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["small", "several"], others="slow")
 def test_terms_agree_with_dense_gps(parts):
     """Each term has the mean K_c(λ − Λm) and the covariance K_c − K_c S(I + SKS)⁻¹S K_c, with Λ = S²."""
     found, _ = both(parts, ng.VI())

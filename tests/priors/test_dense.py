@@ -48,7 +48,12 @@ def dense_answer(prior, x, sites):
     return mean + shift, covariance, log_z
 
 
-@pytest.mark.cases(slow=["True-missing-1", "True-psd-1"], others="thorough")
+@pytest.mark.cases(
+    slow=[
+        "True-missing-1",
+    ],
+    others="thorough",
+)
 @pytest.mark.parametrize("latents", [1, 2])
 @pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite"])
 @pytest.mark.parametrize("repeated", [False, True])
@@ -104,7 +109,23 @@ def test_precise_data_keep_their_digits(precision):
     assert np.all(result.marginals.covariance > 0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(
+    thorough=[
+        "indefinite-2",
+        "indefinite-1",
+        "singular-2",
+        "singular-1",
+        "missing-2",
+        "psd-2",
+        "psd-1",
+        "psd-1",
+        "psd-2",
+        "missing-2",
+        "singular-2",
+        "indefinite-2",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize("latents", [1, 2])
 @pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite"])
 def test_derivatives_of_conditioning_are_those_of_differences(latents, kind):

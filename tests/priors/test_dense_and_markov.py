@@ -84,9 +84,7 @@ def assert_same(dense, markov, tol=1e-8, **row_parameters):
     np.testing.assert_allclose(found.covariance, wanted.covariance, atol=tol)
 
 
-@pytest.mark.cases(
-    quick=["Riemannian VI-poisson"], slow=["quasi-Newton-poisson", "heuristic VI-poisson"], others="thorough"
-)
+@pytest.mark.cases(quick=["Riemannian VI-poisson"], others="thorough")
 @pytest.mark.filterwarnings("ignore::newtongp.ConvergenceWarning")
 @pytest.mark.parametrize(("method", "name"), CASES)
 def test_every_method_gives_the_same_answer(method, name):
@@ -115,6 +113,7 @@ def test_kernels_with_many_states_give_the_same_answer(name):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_sites_agree_step_by_step_where_they_are_indefinite():
     likelihood, y = LIKELIHOODS["student"]
     priors = (ng.GP(KERNEL), ng.MarkovGP(KERNEL), ng.MarkovGP(KERNEL, pieces=4))
@@ -148,6 +147,7 @@ PRIORS = (ng.GP(KERNEL), ng.MarkovGP(KERNEL, pieces=1), ng.MarkovGP(KERNEL, piec
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_an_indefinite_filtered_covariance_does_no_harm():
     """The first site in time makes the filtered variance negative; those after it make the posterior proper."""
     precision, linear = np.full(N, 5.0), RNG.normal(size=N)
@@ -165,6 +165,7 @@ def test_an_indefinite_filtered_covariance_does_no_harm():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_both_say_when_a_posterior_is_improper():
     verdicts = set()
     for seed in range(12):
@@ -193,6 +194,7 @@ def test_pieces_do_not_matter():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_joint_and_draws():
     likelihood, y = LIKELIHOODS["bernoulli"]
     dense, markov = both(KERNEL, likelihood, y, None)
@@ -207,6 +209,7 @@ def test_joint_and_draws():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_two_latents():
     class Heteroscedastic(ng.Likelihood):
         num_latents = 2
@@ -224,6 +227,7 @@ def test_two_latents():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_log_normaliser_and_its_gradient():
     with jax.enable_x64(True):
         precision, tilt = jnp.asarray(RNG.uniform(0.1, 3.0, N)), jnp.asarray(RNG.normal(size=N))
@@ -300,6 +304,7 @@ def test_bad_input(make, message):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_state_space_model_is_the_same_process_on_a_grid():
     step, rate = 0.3, np.sqrt(3.0) / 1.5
     A = np.exp(-rate * step) * np.array([[1 + rate * step, step], [-(rate**2) * step, 1 - rate * step]])

@@ -25,6 +25,7 @@ def strict_double():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_kernels_of_the_same_structure_are_stacked_and_others_keep_their_place():
     parts = [
         kernels.RBF(1.0, 2.0),
@@ -45,6 +46,7 @@ def test_kernels_of_the_same_structure_are_stacked_and_others_keep_their_place()
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_latents_with_different_numbers_of_inducing_inputs():
     prior = ng.SparseGP(
         kernels.Independent([kernels.RBF(1.0), kernels.RBF(2.0), kernels.RBF(0.5)]), [X[:4], X[:6], X[:4]]
@@ -56,7 +58,7 @@ def test_latents_with_different_numbers_of_inducing_inputs():
         np.testing.assert_allclose(workspace.features[d] @ workspace.features[d].T, explained, atol=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["False-1.0"], others="slow")
 @pytest.mark.parametrize(
     ("shared", "scale"),
     [pytest.param(False, 1.0, marks=pytest.mark.slow), pytest.param(True, 1.0, marks=pytest.mark.slow), (False, 1e7)],

@@ -186,7 +186,7 @@ def test_the_sites_are_the_same_step_by_step(name):
 # Every kind of data ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["sorted"], others="slow")
 @pytest.mark.parametrize(
     "kind", ["sorted", "equally spaced", "many missing", "one time", "far apart", "close together"]
 )
@@ -353,6 +353,7 @@ def indefinite_sites(latents, shift, rng, count=N):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_improper_posteriors_are_called_so():
     rng = np.random.default_rng(3)
     outcomes = set()
@@ -654,7 +655,7 @@ def sum_of(parameters):
     return kernels.Matern12(parameters[0]) + parameters[1] * kernels.Cosine(2.5) * kernels.Matern12(parameters[2])
 
 
-@pytest.mark.cases(thorough=["sum_of-parameters1"], others="slow")
+@pytest.mark.cases(thorough=["kernel_of-parameters0", "kernel_of-parameters0", "sum_of-parameters1"], others="slow")
 @pytest.mark.parametrize(
     ("kernel", "parameters"),
     [(kernel_of, [0.9, 1.3]), pytest.param(sum_of, [0.9, 1.3, 2.0], marks=pytest.mark.slow)],

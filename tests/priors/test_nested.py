@@ -64,6 +64,7 @@ def both():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_energies_and_marginals_agree(both):
     one, two = both
     assert one.energy == pytest.approx(two.energy, abs=1e-9)
@@ -71,7 +72,7 @@ def test_energies_and_marginals_agree(both):
     np.testing.assert_allclose(one.marginals.covariance, two.marginals.covariance, atol=1e-9, rtol=0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["chosen0", "chosen0"], others="slow")
 @pytest.mark.parametrize("chosen", [(1.0,) * 6, (1.0, 0.0, 1.0, 0.0, 1.0, 0.0)])
 def test_predictions_agree_whether_or_not_levels_are_nested(both, chosen):
     found = []
@@ -85,7 +86,7 @@ def test_predictions_agree_whether_or_not_levels_are_nested(both, chosen):
     np.testing.assert_allclose(np.diagonal(joint.covariance), marginal.covariance[:, 0, 0], atol=1e-12)
 
 
-@pytest.mark.cases(slow=["newton"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("method", ["newton", "vi", "ep"])
 def test_gradients_agree(method, monkeypatch):
     found = []
@@ -111,6 +112,7 @@ def _gradient(method):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_one_level_of_every_row_and_several_latents(monkeypatch):
     """Groups of both latents over the same columns are eliminated together; some groups have one row per level."""
     table = {**TABLE, "row": np.arange(N)}

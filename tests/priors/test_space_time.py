@@ -102,13 +102,14 @@ def same_results(one, other):
     same_marginals(one.marginals, other.marginals)
 
 
-@pytest.mark.cases(quick=["Newton"], others="slow")
+@pytest.mark.cases(thorough=["PL", "EP", "PL", "EP"], quick=["Newton"], others="slow")
 @pytest.mark.parametrize("method", ["Newton", "EP", "PL"])
 def test_methods_agree_with_the_dense_prior(method):
     same_results(*both(method))
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_inference_agrees_with_the_dense_prior(results):
     dense, found = results
     same_results(dense, found)
@@ -132,6 +133,7 @@ def test_other_methods_and_likelihoods_agree(method, likelihood):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_predictions_agree(results):
     dense, found = results
     same_marginals(dense.posterior.predict(X_NEW), found.posterior.predict(X_NEW))
@@ -140,6 +142,7 @@ def test_predictions_agree(results):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_joint_distributions_and_draws_agree(results):
     dense, found = results
     wanted, joint = dense.posterior.joint(X_NEW), found.posterior.joint(X_NEW)
@@ -164,6 +167,7 @@ def test_states_are_those_in_time_at_each_place(results):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_one_step_ahead_predicts_from_earlier_times(results):
     found = results[1]
     late = np.flatnonzero(X[:, 0] >= TIMES[9])
@@ -216,6 +220,7 @@ def fitted():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_fit_learns_what_the_dense_prior_would(fitted, results):
     found = {parameter.name: parameter.value for parameter in ng.hyperparameters(fitted.model)}
     # Only the product of the two variances matters, so that one of them stays as it is.
@@ -250,6 +255,7 @@ def test_a_fit_survives_saving(fitted, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_sums_of_products_and_rows_that_are_all_elsewhere(monkeypatch):
     # Every row has a time and a place of its own, but one, which has more rows than fit in a slot.
     monkeypatch.setattr("newtongp.priors.space_time_layout._MOST_PER_SLOT", 2)
@@ -295,7 +301,7 @@ def test_time_kernels_agree_with_the_dense_prior(kernel):
     assert found == pytest.approx(log_normaliser, abs=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["10000.0"], others="slow")
 @pytest.mark.parametrize("precision", [1e4, 1e8])
 def test_precise_sites_keep_their_digits(precision):
     one, _ = _given_sites(ng.GP(TIME.on(0) * SPACE.on(1, 2)), precision)
@@ -317,12 +323,14 @@ def sparse():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_inducing_places_are_those_of_a_sparse_gp(sparse):
     same_results(*sparse)
     np.testing.assert_array_equal(sparse[1].posterior.inducing, INDUCING)
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_predictions_with_inducing_places_are_those_of_a_sparse_gp(sparse):
     one, other = (result.posterior.joint(X_NEW) for result in sparse)
     same_marginals(one, other)
@@ -331,6 +339,7 @@ def test_predictions_with_inducing_places_are_those_of_a_sparse_gp(sparse):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_inducing_at_all_places_is_exact(results):
     for inducing in (PLACES, 100):
         model = ng.Model(ng.SpaceTimeGP(TIME, SPACE, inducing, mean=0.2), "poisson")
@@ -338,6 +347,7 @@ def test_inducing_at_all_places_is_exact(results):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_number_of_inducing_places_is_chosen_from_the_data():
     model = ng.Model(ng.SpaceTimeGP(TIME, SPACE, inducing=6), "gaussian")
     result = ng.infer(model, X, OUTPUTS["gaussian"])
@@ -372,7 +382,7 @@ def areas():
     return model, y, ng.infer(model, _weeks("numbers"), y)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["list", "list"], others="slow")
 @pytest.mark.parametrize("kind", ["list", "pandas", "polars"])
 def test_time_stamps_beside_areas(areas, kind):
     model, y, numbers = areas

@@ -87,7 +87,7 @@ def pair(likelihood, inputs=X):
     return ng.Model(SparseGP(MATERN, inputs, mean=0.3), likelihood), ng.Model(ng.GP(MATERN, mean=0.3), likelihood)
 
 
-@pytest.mark.cases(slow=["newton"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.filterwarnings("ignore:leave_one_out of a run that has not converged")
 @pytest.mark.parametrize("name", slow_unless(METHODS, ["newton", "power ep", "pl", "vi quasi-newton"]))
 def test_every_method_is_that_of_the_dense_gp(name):
@@ -184,7 +184,7 @@ def definition(prior, x, inputs, sites):
     return mean + posterior @ tilt, posterior, extra, log_z
 
 
-@pytest.mark.cases(slow=["one latent-singular"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("kind", ["psd", "missing", "singular", "indefinite"])
 @pytest.mark.parametrize("inputs", ["one latent", "shared", "own"])
 def test_conditioning_is_what_the_definition_says(kind, inputs):
@@ -237,6 +237,7 @@ def test_conditioning_is_what_the_definition_says(kind, inputs):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_an_improper_posterior_is_called_improper():
     prior = SparseGP(kernels.RBF(), [0.0, 10.0])
     x = np.array([[0.0], [10.0]])
@@ -271,6 +272,7 @@ def test_small_powers_are_vi_step_by_step():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_bound_that_tightens_with_more_inducing_inputs():
     settings = dict(x=X, y=COUNTS, method=ng.VI())
     dense = ng.infer(ng.Model(ng.GP(MATERN), POISSON), **settings).energy
@@ -298,7 +300,7 @@ def test_leaving_one_out(likelihood):
 # Several latents -------------------------------------------------------------------------------------
 
 
-@pytest.mark.cases(slow=["own"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("inputs", ["shared", "own"])
 def test_two_latents_with_all_rows_as_inducing_inputs(inputs):
     likelihood = ng.likelihoods.HeteroscedasticGaussian()
@@ -474,7 +476,7 @@ def test_greedy_takes_what_is_least_known():
     assert abs(first - second) > 4.0
 
 
-@pytest.mark.cases(thorough=["kmeans"], others="slow")
+@pytest.mark.cases(thorough=["greedy", "kmeans"], others="slow")
 @pytest.mark.parametrize("selection", ["greedy", "kmeans"])
 def test_no_more_are_chosen_than_there_are_different_rows(selection):
     model = ng.Model(SparseGP(TWO, 50, selection=selection), ng.likelihoods.HeteroscedasticGaussian())

@@ -53,7 +53,7 @@ def same_gaussian(one, other, tolerance=1e-8):
 # All times of the data -------------------------------------------------------------------------
 
 
-@pytest.mark.cases(slow=["VI"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("method", METHODS)
 def test_inducing_at_all_times_is_the_markov_gp_step_by_step(results, method):
     exact, sparse = results(method, None), results(method, np.unique(X))
@@ -194,7 +194,7 @@ def conditioned(prior, sites):
     return jax.tree.map(np.asarray, _conditioned(prior, layout.inputs, jax.tree.map(lambda leaf: leaf[order], sites)))
 
 
-@pytest.mark.cases(slow=["two latents"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("name", KERNELS)
 def test_kernels_and_latents_agree_with_the_markov_gp(name):
     kernel = KERNELS[name]
@@ -294,6 +294,7 @@ def test_bad_input_is_named(attempt, message):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_fit_learns_what_the_markov_gp_would():
     exact, sparse = (ng.fit(model(times), X, Y) for times in (None, np.unique(X)))
     assert sparse.status.name == "CONVERGED"
@@ -322,7 +323,7 @@ def whole():
     return ng.infer(model(25), MANY, COUNTS)
 
 
-@pytest.mark.cases(thorough=["full"], others="slow")
+@pytest.mark.cases(thorough=["tied", "tied", "full"], others="slow")
 @pytest.mark.parametrize("storage", ["full", "tied"])
 def test_batches_reach_the_optimum_of_all_rows(whole, storage, tmp_path):
     for name, array in (("x", MANY), ("y", COUNTS)):
@@ -348,6 +349,7 @@ def test_files_have_the_inducing_times(results, whole, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_learning_in_batches():
     fitted = ng.fit(model(25), MANY, COUNTS)
     in_batches = ng.fit(model(25), MANY, COUNTS, batch_size=150)

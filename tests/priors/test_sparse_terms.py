@@ -57,7 +57,7 @@ def assert_same(one, two, inputs=None):
     assert_close(one.posterior.joint(x), two.posterior.joint(other))
 
 
-@pytest.mark.cases(slow=["vi-given"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("inducing", [GIVEN, 12], ids=["given", "chosen"])
 @pytest.mark.parametrize("method", METHODS)
 def test_equal_to_a_sparse_gp(method, inducing):
@@ -70,6 +70,7 @@ def test_equal_to_a_sparse_gp(method, inducing):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_functions_of_levels_and_varying_coefficients_are_sparse_gps():
     """A curve per level is a product with `Category`, and a coefficient that varies one with `Linear`."""
     ages = np.array([20.0, 24.0, 29.0])
@@ -93,7 +94,7 @@ def others():
     return terms.Linear("dose", prior=2.0) + terms.Group("clinic", covariance=0.4)
 
 
-@pytest.mark.cases(slow=["eliminated"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("structure", ["plain", "eliminated"])
 def test_with_all_distinct_inputs_the_term_is_exact(structure, monkeypatch):
     monkeypatch.setattr(additive, "_FEW_LEVELS", 2 if structure == "eliminated" else 10**9)
@@ -134,7 +135,7 @@ def dense(table):
     return fixed + group + through + trend, left
 
 
-@pytest.mark.cases(slow=["chain"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("structure", ["plain", "eliminated", "chain"])
 def test_equal_to_dense_matrices(structure, monkeypatch):
     """VI of counts: its sites are a fixed point in NumPy, where the energy, terms and predictions are the same too."""
@@ -182,7 +183,7 @@ def test_equal_to_dense_matrices(structure, monkeypatch):
     np.testing.assert_allclose(alone.variance[:, 0], expected, atol=1e-8)
 
 
-@pytest.mark.cases(slow=["plain-vi"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("structure", ["plain", "eliminated", "chain"])
 def test_gradients_of_the_energy(method, structure, monkeypatch):
@@ -205,6 +206,7 @@ def fitted():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_fits_are_chosen_saved_and_drawn(fitted, tmp_path):
     term = fitted.model.prior.latents[0].terms[2]
     assert fitted.status.ok and term.is_sparse and term.points.shape == (15, 2)

@@ -68,6 +68,7 @@ def result():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_states_and_evidence(result):
     mean, covariance, log_density = exact()
     assert result.energy == pytest.approx(-log_density, abs=1e-9)
@@ -79,6 +80,7 @@ def test_states_and_evidence(result):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_latents_and_their_joint_covariance(result):
     mean, covariance, _ = exact()
     order = np.array([6, 3, 0])
@@ -116,6 +118,7 @@ def test_forecasts_go_on_from_the_last_state():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_one_step_ahead_adds_up_to_the_evidence():
     """The rows in order of time, each given those before it."""
     x, y = np.arange(STEPS), RNG.normal(size=(STEPS, 2))

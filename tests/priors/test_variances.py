@@ -74,7 +74,7 @@ def test_dense_variances_against_60_digits(name, repeated):
             assert not np.any(gone)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["full"], others="slow")
 @pytest.mark.parametrize("kind", ["full", "mixed", "negative"])
 def test_dense_covariances_of_two_latents_against_60_digits(kind):
     rng = np.random.default_rng(1)
@@ -121,6 +121,7 @@ def test_precise_data_have_variances_and_densities(variance, noise):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_precise_sites_on_turned_latents_of_a_chain_against_60_digits():
     """Two latents, sites in directions of their own, 1e21 times as precise as the prior, and several at one step."""
     rng = np.random.default_rng(2)
@@ -169,7 +170,7 @@ def line_in_60_digits(x, new, noise):
     return at_rows.astype(float), at_new.astype(float)
 
 
-@pytest.mark.cases(slow=["1e-10", "1e-15"], others="thorough")
+@pytest.mark.cases(slow=["1e-15"], others="thorough")
 @pytest.mark.parametrize("noise", [1e-2, 1e-6, 1e-10, 1e-15])
 def test_a_sum_of_states_without_noise_against_60_digits(noise):
     x, new = np.sort(np.random.default_rng(0).uniform(0.0, 10.0, 10)), np.array([0.0, 0.3, 2.5, 12.0])
@@ -201,6 +202,7 @@ def test_a_mended_covariance_of_small_variances_is_psd():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_state_space_model_far_too_wide_for_its_data_stays_proper():
     transition = np.kron(np.eye(2), [[1.0, 0.1], [0.0, 0.95]])
     noise = 1e4 * np.kron(np.eye(2), np.diag([1e-3, 1e-2]))
@@ -229,7 +231,7 @@ def structures():
         yield pytest.param(structure, marks=marks, id=str(structure))
 
 
-@pytest.mark.cases(slow=["LinearModel, -, 1 latent(s)"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("structure", list(structures()))
 def test_no_variance_is_negative_and_every_covariance_is_psd(structure):
     @given(seed=st.integers(0, 2**31))
@@ -272,6 +274,7 @@ def test_very_precise_sites_on_a_chain_in_pieces_whose_observation_changes():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_data_far_from_the_prior_mean_are_not_taken_for_precise_ones():
     x = np.linspace(0.0, 5.0, 12)
     model = ng.Model(ng.MarkovGP(ng.kernels.Matern32()), ng.likelihoods.Gaussian(0.01))
