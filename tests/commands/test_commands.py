@@ -128,7 +128,7 @@ def test_predict_compare_info_and_show(fitted, folder, run):
         ("fit sales.csv --y sales --time date --season 1x", "1x"),
         ("fit sales.csv --y sales --time date --trend up", "up"),
         ("fit sales.csv --y sales --time date --forecast soon", "end in .csv"),
-        ("fit sales.csv --y sales --time date --forecast 0", "horizon"),
+        ("fit sales.csv --y sales --time date --forecast 0", "at least 1"),
         ("predict nowhere.ngp sales.csv", "there is no such file"),
         ("predict text.ngp sales.csv", "not a newtongp file"),
         ("compare text.ngp", "at least two"),

@@ -63,6 +63,7 @@ def test_several_levels_are_nested_and_named(air):
     assert np.all(np.diff(ordered, axis=1) >= 0.0)
 
 
+@pytest.mark.slow
 def test_components_add_up_to_the_latent(air):
     forecaster = air[0]
     parts = forecaster.components(12)
@@ -75,6 +76,7 @@ def test_components_add_up_to_the_latent(air):
     assert abs(season.mean()) < 0.05 * season.std()
 
 
+@pytest.mark.slow
 def test_forecasts_are_those_of_the_same_model_of_a_table(air):
     forecaster = air[0]
     fitted = forecaster.fits[None]
@@ -92,6 +94,7 @@ def test_any_unit_of_y_and_any_order_of_rows_is_the_same(air):
     np.testing.assert_allclose(1e6 * first.forecast(12)["median"], second.forecast(12)["median"], rtol=2e-3)
 
 
+@pytest.mark.slow
 def test_frames_of_polars_give_frames_of_polars(air):
     table = pl.DataFrame(passengers().iloc[:120].to_dict("list")).with_columns(pl.col("month").str.to_date("%Y-%m"))
     ahead = ng.Forecaster().fit(table, time="month", y="passengers").forecast(3)
@@ -236,6 +239,7 @@ def test_wrong_tables(arguments, table, message):
         ng.Forecaster(**arguments).fit(table, time="t", y="y")
 
 
+@pytest.mark.slow
 def test_times_to_forecast_are_like_those_of_the_data(air):
     with pytest.raises(ValueError, match="times of the data are dates, and those to forecast are numbers"):
         air[0].forecast({"month": [1961.0, 1962.0]})

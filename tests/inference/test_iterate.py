@@ -61,6 +61,7 @@ def test_a_state_stays_what_it_was():
     np.testing.assert_array_equal(first.posterior.marginals.mean, mean)
 
 
+@pytest.mark.slow
 def test_it_ends_at_the_tolerance():
     states = iterate(ng.VI(), tol=1e-6)
     result = ng.infer(MODEL, X, Y)

@@ -180,7 +180,7 @@ def test_all_rows_missing_gives_the_prior(name):
     np.testing.assert_allclose(result.predict(X_NEW).latent.covariance, np.ones((3, 1, 1)), rtol=1e-14)
 
 
-@pytest.mark.cases(slow=["power ep"])
+@pytest.mark.cases(slow=["first-order vi", "power ep"])
 @pytest.mark.parametrize("name", METHODS)
 def test_permuting_rows_permutes_marginals(name):
     order = np.random.default_rng(0).permutation(8)
@@ -193,6 +193,7 @@ def test_permuting_rows_permutes_marginals(name):
     np.testing.assert_allclose(permuted.posterior.marginals.mean, permuted.marginals.mean, rtol=1e-12)
 
 
+@pytest.mark.cases(slow=["power ep"])
 @pytest.mark.parametrize("name", ["vi", "power ep"])
 def test_repeated_inputs_share_one_marginal(name):
     x = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 2.0, 2.0])

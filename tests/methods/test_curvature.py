@@ -34,6 +34,7 @@ def test_undamped_bfgs_satisfies_the_secant_equation_or_skips(seed, size):
     assert np.max(np.linalg.eigvalsh(updated)) < 1e-9 * np.max(np.abs(updated))
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 2, 6]), damping=st.floats(0.05, 0.95))
 def test_damped_bfgs_satisfies_its_own_equation_and_stays_negative(seed, size, damping):
     matrix, step, change = random_pair(seed, size)

@@ -106,7 +106,9 @@ def errors(scale, power, rule):
     )
 
 
-@pytest.mark.cases(slow=["a third-1.0", "a third-0.5", "as the prior-0.5", "as the prior-1.0"])
+@pytest.mark.cases(
+    slow=["a tenth-1.0", "a tenth-0.5", "a third-1.0", "a third-0.5", "as the prior-0.5", "as the prior-1.0"]
+)
 @pytest.mark.parametrize("power", POWERS)
 @pytest.mark.parametrize("width", SCALES)
 def test_the_default_rule_is_exact_for_practical_purposes(width, power):

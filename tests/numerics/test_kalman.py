@@ -461,6 +461,7 @@ def _inverse(matrix):
     return rows[:, size:]
 
 
+@pytest.mark.cases(slow=["full-two latents-unrolled-1-0.0001"])
 @pytest.mark.parametrize(
     ("name", "form", "pieces", "tolerance"),
     [

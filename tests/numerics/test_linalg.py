@@ -110,7 +110,7 @@ def test_projection_on_positive_semidefinite_matrices(size):
     assert np.max(np.abs(projected - wanted) / scale) < 3e-14
 
 
-@pytest.mark.cases(slow=["2", "1"], thorough=["0"])
+@pytest.mark.cases(slow=["3", "2", "1"], thorough=["0"])
 @pytest.mark.parametrize("rank", [0, 1, 2, 3])
 def test_signed_roots_follow_a_matrix_of_any_rank(rank):
     rng = np.random.default_rng(rank)

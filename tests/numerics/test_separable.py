@@ -81,6 +81,7 @@ def test_marginals_are_those_of_dense_algebra(latents, regular, stores, negative
     np.testing.assert_allclose(covariance @ np.ravel(found.marginal.weights), mean, atol=1e-10)
 
 
+@pytest.mark.slow
 def test_a_filtered_state_may_be_improper_where_the_posterior_is_proper():
     # A negative site that later ones outweigh.
     arrays, places = problem(1, True, 0.0)

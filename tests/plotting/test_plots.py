@@ -224,7 +224,7 @@ def test_a_map_of_numbers_colours_the_data_alike(classified):
         result.plot(grid=GRID)
 
 
-@pytest.mark.cases(slow=["likelihood0"])
+@pytest.mark.cases(slow=["likelihood1", "likelihood0"])
 @pytest.mark.parametrize("likelihood", [likelihoods.Poisson(), likelihoods.Bernoulli()])
 def test_a_map_needs_no_data(classified, likelihood):
     result = ng.infer(ng.Model(classified.model.prior, likelihood), PLANE, np.full(30, np.nan))

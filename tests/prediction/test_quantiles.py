@@ -460,7 +460,7 @@ def test_a_prediction_as_a_frame():
         found.to_frame(level=2.0)
 
 
-@pytest.mark.cases(slow=["polars", "pandas"])
+@pytest.mark.cases(slow=["pyarrow", "polars", "pandas"])
 @pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
 def test_a_frame_is_of_the_library_of_the_new_inputs(library):
     frames = pytest.importorskip(library)

@@ -79,6 +79,7 @@ def test_predictions_without_terms():
     np.testing.assert_allclose(latent.covariance[:, 0, 0], some["sd"] ** 2, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_new_levels_are_integrated_or_zero():
     result, rows = tables.fitted(), tables.visits().head(2).assign(patient=["new", "p1"])
     without = result.predict(rows, without="patient").latent

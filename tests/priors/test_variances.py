@@ -33,7 +33,7 @@ def conditioned(prior, x, precision):
         return jax.tree.map(np.asarray, campaign._condition(prior, jnp.asarray(x[:, None]), sites))
 
 
-@pytest.mark.cases(slow=["True-matern12"], quick=["True-matern32", "True-rbf"], others="thorough")
+@pytest.mark.cases(slow=["True-matern32", "True-matern12"], quick=["True-rbf"], others="thorough")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("repeated", [False, True])
 def test_dense_variances_against_60_digits(name, repeated):

@@ -254,6 +254,7 @@ def test_a_plot_of_the_rate_has_the_quantiles_of_its_draws(stamped, exposure):
     pyplot.close(axes.figure)
 
 
+@pytest.mark.slow
 def test_a_plot_of_the_rate_refuses_what_it_cannot_draw(stamped):
     result, x, _ = stamped
     with pytest.raises(ValueError, match="x holds durations"):

@@ -56,6 +56,7 @@ def test_a_failure_is_raised_with_the_result_that_was_left():
     assert np.isfinite(caught.value.result.energy)
 
 
+@pytest.mark.slow
 def test_running_out_of_steps_warns():
     with pytest.warns(ng.ConvergenceWarning, match=r"max_steps \(residual .*raise max_steps"):
         result = infer(max_steps=3)

@@ -85,11 +85,14 @@ def _horizon(given: argparse.Namespace) -> Any:
     if given.forecast is None:
         return None
     try:
-        return int(given.forecast)
+        steps = int(given.forecast)
     except ValueError:
         future = read_table(given.forecast)
         check_columns(future, [given.time, *given.covariates], "--forecast needs", given.forecast)
         return future
+    if steps < 1:
+        raise CommandError(f"--forecast {steps}: give the number of steps to forecast, at least 1")
+    return steps
 
 
 def _write(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any, output: Output) -> None:
