@@ -37,6 +37,7 @@ def test_fits_end_inside_and_where_the_slope_is_small(structure):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_wrong_ending_is_a_fault():
     drawn = fits.draw(OWN, 1000, 0)
     # A search that has not begun, and calls that the end.

@@ -18,10 +18,8 @@ def test_every_prior_kernel_likelihood_and_method_is_among_the_structures():
 
 
 @pytest.mark.cases(
-    slow=[
-        "GP, linear + matern, gaussian, vi, 2 column(s)",
-    ],
     thorough=[
+        "GP, linear + matern, gaussian, vi, 2 column(s)",
         "SparseGP, matern12, student light, vi heuristic, 1 column(s)",
         "MarkovGP, matern52, student, power ep, 1 column(s)",
         "StateSpaceModel, -, bernoulli, newton, 1 column(s)",

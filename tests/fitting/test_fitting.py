@@ -307,6 +307,7 @@ def test_weak_priors_stop_what_the_data_cannot_decide():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_by_name_there_is_a_mean_and_a_lengthscale_for_every_column():
     rng = np.random.default_rng(2)
     x = rng.normal(size=(50, 2)) * [1.0, 100.0]

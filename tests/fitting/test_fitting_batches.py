@@ -135,6 +135,7 @@ def test_a_start_without_an_energy_is_passed_over(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_key_decides_the_order_and_nothing_else_is_random():
     first, again, other = (learn(key=key) for key in (0, jax.random.key(0), 1))
     assert first.energy == again.energy and np.array_equal(first.fit_history, again.fit_history)
@@ -178,6 +179,7 @@ def test_a_killed_run_is_resumed_where_it_was(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_an_interrupted_run_keeps_what_it_has(tmp_path):
     class Impatient(list):
         """Chunks, of which the first pass after the fifth is not to be had."""

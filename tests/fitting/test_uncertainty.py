@@ -41,6 +41,7 @@ def weights_of(result) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_weak_prior_does_not_move_what_the_data_determine():
     """The prior variance of a linear model, given as 1e4: where ∂VFE/∂v = 0, v is the mean of E[w²]."""
     design, service, incidents = ships()

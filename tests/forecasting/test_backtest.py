@@ -55,6 +55,7 @@ def test_origins_roll_and_never_see_what_they_forecast(tested):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_forecast_of_the_backtest_is_that_of_the_earlier_data(tested):
     _, table, found = tested
     first = found.forecasts[found.forecasts["origin"] == found.forecasts["origin"].min()]

@@ -118,6 +118,7 @@ def test_a_law_and_a_price_are_found(law):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_regressors_are_needed_in_the_future(law):
     forecaster, table = law
     with pytest.raises(ValueError, match="the regressor 'price' is needed in the future too"):
@@ -282,6 +283,7 @@ def test_each_series_is_fitted_as_if_alone(shops):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_table_of_future_rows_may_have_some_series(shops):
     forecaster, _ = shops
     wanted = {"shop": ["b", "a", "b"], "month": pd.to_datetime(["2015-01-01", "2015-03-01", "2015-02-01"])}

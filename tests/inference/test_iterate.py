@@ -26,7 +26,7 @@ def iterate(method, step=None, steps=None, **options):
     return list(itertools.islice(ng.iterate(MODEL, X, Y, method, step, **options), steps or 500))
 
 
-@pytest.mark.cases(slow=["constant"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("name", CHOICES)
 def test_states_are_the_history_of_infer(name):
     method, step = CHOICES[name]

@@ -156,7 +156,7 @@ def test_any_number_of_steps_can_be_asked_for():
     assert outcome(ng.infer(SERIES, X, COUNTS, max_steps=10**30)) == wanted
 
 
-@pytest.mark.cases(thorough=["method1"], others="slow")
+@pytest.mark.cases(thorough=["None", "method1"], others="slow")
 @pytest.mark.parametrize(
     "method", [None, pytest.param(ng.PowerEP(0.5, curvature=ng.QuasiNewton()), marks=pytest.mark.slow)]
 )

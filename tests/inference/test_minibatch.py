@@ -72,6 +72,7 @@ def test_batches_reach_the_fixed_point_of_all_rows(name):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_one_batch_of_all_rows_is_a_full_step():
     for steps in (1, 2, 3):
         with warnings.catch_warnings():

@@ -105,7 +105,7 @@ def some_slow(names, quick):
     return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-@pytest.mark.cases(slow=["newton heuristic-poisson-1.0"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("rho", [None, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("likelihood", some_slow(LIKELIHOODS, ["student"]))
 @pytest.mark.parametrize("name", PROMISED)

@@ -77,7 +77,6 @@ def assert_same(ours, theirs, tolerance=1e-12):
 @pytest.mark.cases(
     slow=[
         "dense-vi",
-        "sparse-vi",
         "dense-taylor",
     ],
     others="thorough",
@@ -151,7 +150,9 @@ def test_fits_end_at_the_same_place(prior):
     np.testing.assert_allclose(ours.energy, theirs.energy, rtol=1e-9)
 
 
-@pytest.mark.cases(slow=["state space"])
+@pytest.mark.cases(
+    thorough=["state space"],
+)
 @pytest.mark.parametrize("prior", ["markov", "state space"])
 def test_one_step_ahead_and_states_are_of_the_data(prior):
     prior, x = PRIORS[prior]

@@ -76,7 +76,7 @@ def test_it_is_infer_under_jit(prior, method):
     np.testing.assert_allclose(solution.sites.precision, result.sites.precision, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.cases(thorough=["markov-pl", "dense-power-ep", "dense-power-ep", "markov-pl"], others="slow")
+@pytest.mark.cases(thorough=["dense-vi", "markov-pl", "dense-power-ep", "dense-power-ep", "markov-pl"], others="slow")
 @pytest.mark.parametrize(("prior", "method"), PAIRS)
 def test_a_hundred_data_sets_at_once_are_a_hundred_calls(prior, method):
     one = jax.jit(lambda y: solved(prior, method, y=y))
@@ -139,6 +139,7 @@ def test_gradients_in_discrete_y_are_not_numbers():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_gradients_before_convergence_are_not_numbers():
     value, slope = jax.value_and_grad(lambda v: solved("dense", "vi", v, max_steps=1).energy)(0.9)
     assert np.isfinite(value) and np.isnan(slope)

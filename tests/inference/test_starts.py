@@ -123,10 +123,7 @@ def test_a_start_that_leads_only_to_absurd_sites_is_left_for_another():
 
 
 @pytest.mark.cases(
-    slow=[
-        "4000.0-full",
-    ],
-    thorough=["200.0-tied", "200.0-full"],
+    thorough=["4000.0-full", "200.0-tied", "200.0-full"],
 )
 @pytest.mark.parametrize("storage", ["full", "tied"])
 @pytest.mark.parametrize("variance", [200.0, 4000.0])

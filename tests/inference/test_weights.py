@@ -172,6 +172,7 @@ def test_fractional_weights_in_variational_inference():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_fractional_weights_in_power_expectation_propagation(power):
     """Cavities leave out α of one copy's site, and the density is to the power of αw for w < 1, and α for others."""
@@ -273,7 +274,7 @@ def test_fractional_weights_of_a_mixed_model():
     assert result.learned["group(clinic).covariance"] == pytest.approx(0.7096488479, abs=1e-5)
 
 
-@pytest.mark.cases(thorough=["tied-power_ep", "full-power_ep", "full-vi", "full-power_ep"], others="slow")
+@pytest.mark.cases(thorough=["tied-vi", "tied-power_ep", "full-power_ep", "full-vi", "full-power_ep"], others="slow")
 @pytest.mark.parametrize("method", [ng.VI(), ng.PowerEP(0.5)], ids=["vi", "power_ep"])
 @pytest.mark.parametrize("storage", ["full", "tied"])
 def test_weights_in_batches(storage, method):

@@ -69,6 +69,7 @@ def test_one_step_is_exact_regression_on_what_was_observed(name, prior):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_densities_of_new_and_left_out_rows_are_of_what_is_given():
     model = ng.Model(ng.GP(ng.kernels.Independent(KERNELS)), ng.likelihoods.MultivariateGaussian(NOISE))
     result = ng.infer(model, X, Y)

@@ -33,7 +33,7 @@ def level_probabilities(f, thresholds=THRESHOLDS, scale=0.8):
 # Ordered levels ---------------------------------------------------------------------------------
 
 
-@pytest.mark.cases(thorough=["-0.5", "-2.3"], others="slow")
+@pytest.mark.cases(thorough=["0.0", "-0.5", "-2.3"], others="slow")
 @pytest.mark.parametrize("f", LATENTS)
 def test_ordinal_probabilities_and_moments(f):
     levels, expected = np.arange(5.0), level_probabilities(f)

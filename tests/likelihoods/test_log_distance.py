@@ -47,10 +47,7 @@ def test_without_variance_it_is_the_function_itself(distance):
 
 
 @pytest.mark.cases(
-    thorough=["0.0"],
-    slow=[
-        "0.7",
-    ],
+    thorough=["0.7", "0.0"],
 )
 @pytest.mark.parametrize("variance", [0.0, 0.7])
 def test_derivatives_in_the_variance_are_half_of_second_ones(variance):

@@ -354,7 +354,7 @@ RUNS = [
 ]
 
 
-@pytest.mark.cases(slow=["heteroscedastic-variational-gauss-newton"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize(("name", "method"), RUNS)
 def test_inference_ends_well(name, method):
     likelihood, mean, covariance = CASES[name]
@@ -370,7 +370,7 @@ def test_inference_ends_well(name, method):
     assert result.sample_y(0, [0.5], 2).shape[:2] == (2, 1)
 
 
-@pytest.mark.cases(thorough=["coregionalisation-one-latent"], others="slow")
+@pytest.mark.cases(thorough=["multivariate", "coregionalisation-one-latent"], others="slow")
 @pytest.mark.parametrize("name", ["multivariate", "coregionalisation-one-latent"])
 def test_linear_likelihoods_are_exact_regression(name):
     likelihood, mean, covariance = CASES[name]

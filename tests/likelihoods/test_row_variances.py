@@ -91,6 +91,7 @@ def test_a_parameter_is_a_latent_or_known_per_row_and_not_both():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("likelihood", "y"),
     [

@@ -56,7 +56,7 @@ def test_posterior_linearisation_with_the_point_rule_is_taylor(family):
     assert_same_path(ng.PosteriorLinearisation(cubature=ng.cubature.PointRule()), ng.Taylor(), family, energy=False)
 
 
-@pytest.mark.cases(thorough=["student"], others="slow")
+@pytest.mark.cases(thorough=["poisson", "student"], others="slow")
 @pytest.mark.parametrize("family", ["poisson", "student"])
 def test_second_order_linearisation_with_generalised_gauss_newton_is_posterior_linearisation(family):
     second = ng.PosteriorLinearisation(order=2, curvature=ng.GaussNewton("generalised"), cubature=NODES)
@@ -70,6 +70,7 @@ def test_taylor_is_generalised_gauss_newton_for_exponential_families_in_y(family
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_taylor_and_gauss_newton_share_hessians_but_not_gradients_elsewhere():
     taylor = states(ng.Taylor(), "student", ng.Constant(1.0), 1)[0].sites
     newton = states(ng.Newton(curvature=ng.GaussNewton()), "student", ng.Constant(1.0), 1)[0].sites
@@ -77,7 +78,7 @@ def test_taylor_and_gauss_newton_share_hessians_but_not_gradients_elsewhere():
     assert np.max(np.abs(taylor.linear - newton.linear)) > 1e-2
 
 
-@pytest.mark.cases(slow=["poisson"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("family", ["poisson", "bernoulli logit", "student"])
 def test_power_ep_tends_to_variational_inference_linearly_in_the_power(family):
     variational = states(ng.VI(cubature=NODES), family, ng.Constant(0.5), 4)

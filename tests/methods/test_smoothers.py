@@ -348,7 +348,7 @@ def whole_state_kappa(case: Case, kappa):
     return case.latents + kappa - len(case.textbook.initial_mean)
 
 
-@pytest.mark.cases(thorough=["pendulum"], others="slow")
+@pytest.mark.cases(thorough=["bearings", "pendulum"], others="slow")
 @pytest.mark.parametrize("name", CASES)
 def test_extended_kalman_filter_and_smoother(name):
     case = CASES[name]
@@ -357,7 +357,7 @@ def test_extended_kalman_filter_and_smoother(name):
     check(case, result, *smooth(case, extended_update(case.textbook)), ONE_PASS)
 
 
-@pytest.mark.cases(slow=["bearings-0.0"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize(("name", "kappa"), RULES)
 def test_unscented_kalman_filter_and_smoother(name, kappa):
     case = CASES[name]
@@ -367,6 +367,7 @@ def test_unscented_kalman_filter_and_smoother(name, kappa):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_gauss_hermite_filter_and_smoother():
     case = CASES["pendulum"]
     method = ng.PosteriorLinearisation(slope="regression", cubature=ng.cubature.GaussHermite(3))
@@ -376,6 +377,7 @@ def test_gauss_hermite_filter_and_smoother():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_assumed_density_filter_and_smoother():
     case = CASES["pendulum"]
     result = ng.filter_sweep(case.model, case.x, case.y, ng.PowerEP(1.0, cubature=ng.cubature.GaussHermite(40)))
@@ -392,7 +394,7 @@ def test_iterated_extended_kalman_smoother(name):
     check(case, result, *path, FIXED_POINT)
 
 
-@pytest.mark.cases(slow=["bearings-0.0"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize(("name", "kappa"), RULES)
 def test_iterated_posterior_linearisation_smoother(name, kappa):
     case, whole = CASES[name], whole_state_kappa(CASES[name], kappa)

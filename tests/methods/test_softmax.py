@@ -117,6 +117,7 @@ def test_own_derivatives_are_those_of_log_prob():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_the_summary_of_six_classes_estimates_the_error_of_its_integrals():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(40, 2))

@@ -105,7 +105,17 @@ def check(case, found):
         np.testing.assert_allclose(value, case["outputs"][key], rtol=0.0, atol=allowed, err_msg=key)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(
+    thorough=[
+        "D_bn_mcycle40_hetero_exp_MarkovVariationalGP",
+        "D_bn_mcycle40_hetero_softplus_MarkovVariationalGP",
+        "D_bn_mcycle_unique_hetero_exp_MarkovNewtonGP",
+        "D_bn_mcycle_unique_hetero_exp_MarkovVariationalGaussNewtonGP",
+        "D_bn_mcycle_unique_hetero_softplus_MarkovVariationalGaussNewtonGP",
+        "D_gpflow_mcycle40_hetero_exp_independent_q",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize(
     "name", [name for name, case in CASES.items() if not departs_from_the_equations(case["method"])]
 )
@@ -116,6 +126,7 @@ def test_agrees_with_other_software(name):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if departs_from_the_equations(case["method"])])
 def test_agrees_with_what_the_published_code_did(name):
     check(CASES[name], run_as_published(CASES[name]))

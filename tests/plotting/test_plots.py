@@ -185,6 +185,7 @@ class Signs(ng.Likelihood):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_classes_along_one_latent_are_all_drawn(counts):
     labels = np.digitize(X, [1.0, 3.0])
     (ax,) = ng.infer(ng.Model(counts.model.prior, Signs()), X, labels).plot(grid=GRID).axes
@@ -329,6 +330,7 @@ def test_a_plot_refuses_what_it_cannot_draw(counts):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_convergence_shows_the_energy_and_the_distance_from_the_end(counts):
     above, below = counts.plot_convergence().axes
     np.testing.assert_array_equal(above.lines[0].get_ydata(), counts.history.energy)

@@ -50,7 +50,7 @@ def test_maps_over_coordinates_have_one_scale_and_the_predicted_values(stations)
     assert [len(ax.collections[1].get_offsets()) for ax in (first, second)] == [3, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.cases(thorough=["points"], others="slow")
 @pytest.mark.parametrize("kind", ["points", "polygons", "geojson"])
 def test_maps_of_areas(districts, kind):
     points = [(0.0, 0.0), (1.0, 0.0), (2.0, 1.0)]
@@ -84,6 +84,7 @@ def test_series_of_places(districts):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_what_cannot_be_drawn_is_refused(districts, stations):
     with pytest.raises(ValueError, match="give places"):
         districts.plot_maps()

@@ -51,6 +51,7 @@ def test_coefficients_and_groups_are_drawn_with_intervals():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_curves_are_centred():
     frame = tables.visits()
     own = terms.Linear() + terms.Smooth("age", by="drug") + terms.Trend("date", "level")

@@ -186,7 +186,12 @@ def test_little_noise_does_not_show_the_nodes():
     np.testing.assert_allclose(found[:, 0], stats.norm(0.0, np.sqrt(1.01)).ppf([0.025, 0.3]), rtol=1e-5)
 
 
-@pytest.mark.cases(slow=["negative weights", "default"])
+@pytest.mark.cases(
+    thorough=["default"],
+    slow=[
+        "negative weights",
+    ],
+)
 @pytest.mark.parametrize("rule", [None, ng.cubature.Unscented(5)], ids=["default", "negative weights"])
 def test_probabilities_of_many_classes_are_none_of_them_negative(rule):
     """Eight wide latents: an average over nodes with negative weights was below zero for some classes."""

@@ -14,6 +14,7 @@ from .. import tables
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_terms_add_up_to_the_latent_for_every_kind_of_term():
     result = tables.inferred()
     frame = result.terms()

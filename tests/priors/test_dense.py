@@ -49,9 +49,6 @@ def dense_answer(prior, x, sites):
 
 
 @pytest.mark.cases(
-    slow=[
-        "True-missing-1",
-    ],
     others="thorough",
 )
 @pytest.mark.parametrize("latents", [1, 2])
@@ -111,6 +108,7 @@ def test_precise_data_keep_their_digits(precision):
 
 @pytest.mark.cases(
     thorough=[
+        "missing-1",
         "indefinite-2",
         "indefinite-1",
         "singular-2",

@@ -58,7 +58,7 @@ def test_latents_with_different_numbers_of_inducing_inputs():
         np.testing.assert_allclose(workspace.features[d] @ workspace.features[d].T, explained, atol=1e-9)
 
 
-@pytest.mark.cases(thorough=["False-1.0"], others="slow")
+@pytest.mark.cases(thorough=["False-10000000.0", "True-1.0", "False-1.0"], others="slow")
 @pytest.mark.parametrize(
     ("shared", "scale"),
     [pytest.param(False, 1.0, marks=pytest.mark.slow), pytest.param(True, 1.0, marks=pytest.mark.slow), (False, 1e7)],

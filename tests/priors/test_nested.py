@@ -72,7 +72,7 @@ def test_energies_and_marginals_agree(both):
     np.testing.assert_allclose(one.marginals.covariance, two.marginals.covariance, atol=1e-9, rtol=0.0)
 
 
-@pytest.mark.cases(thorough=["chosen0", "chosen0"], others="slow")
+@pytest.mark.cases(thorough=["chosen1", "chosen0", "chosen0"], others="slow")
 @pytest.mark.parametrize("chosen", [(1.0,) * 6, (1.0, 0.0, 1.0, 0.0, 1.0, 0.0)])
 def test_predictions_agree_whether_or_not_levels_are_nested(both, chosen):
     found = []

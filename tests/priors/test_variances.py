@@ -170,7 +170,7 @@ def line_in_60_digits(x, new, noise):
     return at_rows.astype(float), at_new.astype(float)
 
 
-@pytest.mark.cases(slow=["1e-15"], others="thorough")
+@pytest.mark.cases(others="thorough")
 @pytest.mark.parametrize("noise", [1e-2, 1e-6, 1e-10, 1e-15])
 def test_a_sum_of_states_without_noise_against_60_digits(noise):
     x, new = np.sort(np.random.default_rng(0).uniform(0.0, 10.0, 10)), np.array([0.0, 0.3, 2.5, 12.0])
