@@ -57,19 +57,11 @@ def forecast(given: argparse.Namespace, table: Any, output: Output) -> int:
         summary = forecaster.result.summary()
         output.result("summary", summary.as_dict(), summary)
     if ahead is not None:
-        shown = None if given.out else ahead.to_string(index=False, float_format=lambda value: f"{value:.6g}")
-        output.result(
-            "forecast", [{k: str(v) if k == given.time else v for k, v in row.items()} for row in _rows(ahead)]
-        )
-        if shown and not output.as_json:
-            print(shown)
+        rows = ahead.assign(**{given.time: ahead[given.time].astype(str)}).to_dict("records")
+        output.result("forecast", rows, None if given.out else ahead.to_string(index=False))
     if given.out:
         _write(given, forecaster, where, ahead, output)
     return 0 if all(one.result.status.ok for one in forecaster.fits.values()) else NOT_CONVERGED
-
-
-def _rows(frame: Any) -> list[dict[str, Any]]:
-    return frame.to_dict("records")
 
 
 def _period(text: str) -> Any:

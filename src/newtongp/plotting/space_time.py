@@ -10,7 +10,7 @@ from ..priors.space_time import SpaceTimeGP
 from ..results.result import Result
 from ..validation.numbers import NotRealError, as_real
 from ..validation.times import read_times
-from .pieces import DATA, MEAN, clock_of, fill_bands, read_levels, require_matplotlib, tails_of
+from .pieces import DATA, MEAN, clock_of, fill_bands, make_panels, read_levels, require_matplotlib, tails_of
 from .shapes import draw_shapes, shapes_of
 
 if TYPE_CHECKING:
@@ -225,10 +225,7 @@ def _words(result: Result, time: float) -> str:
 
 def _panels(axes: Any, count: int, share: bool) -> tuple["Figure", list["Axes"]]:
     if axes is not None:
-        given = list(np.ravel(np.asarray(axes, dtype=object)))
-        if len(given) != count or not all(hasattr(ax, "plot") for ax in given):
-            raise ValueError(f"axes must be one matplotlib axes object per panel, {count}, got {len(given)}")
-        return given[0].figure, given
+        return make_panels(axes, count, main=count)
     from matplotlib import pyplot
 
     columns = min(count, 4)
