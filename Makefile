@@ -24,6 +24,9 @@ MARKS := not slow
 endif
 LOWEST_MARKS ?= not slow
 
+# Processes share what Python has compiled of the sources, whatever the caller's settings.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo reproduce test test-slow test-lowest lowest-python test-thorough coverage lint format docs wheel bench clean
 .NOTPARALLEL:
 

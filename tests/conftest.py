@@ -41,10 +41,12 @@ install_import_hook([f"newtongp.{room}" for room in _NUMERICS], "beartype.bearty
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
-# Which calls come after a program of another size is ready depends on the clock: only the tests of this use them.
+# Which calls come after a program of another size, or one that was compiled with more effort, is ready depends on the
+# clock: only the tests of this use them.
+from newtongp._runtime import tiers
 from newtongp.inference import own_sizes
 
-own_sizes._PATIENCE = float("inf")
+own_sizes._PATIENCE = tiers._PATIENCE = 1e9
 
 # What is traced makes very many objects, most of which stay: looking for garbage less often saves a tenth of the time.
 gc.set_threshold(200_000, 20, 100)

@@ -33,6 +33,7 @@ def test_models_end_well(index):
         assert not found, (number, about, ending, found)
 
 
+@pytest.mark.slow
 def test_a_wrong_ending_is_a_fault(monkeypatch):
     model, x, y, _ = models.draw(ALL[0], 7, 0)
     right = ng.infer

@@ -57,6 +57,7 @@ def by_blocks():
 # Calibration ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_leave_one_out_is_that_of_the_inverse_kernel_matrix(result):
     mean, variance = left_out()
     exact = stats.norm(mean, np.sqrt(variance))

@@ -61,6 +61,7 @@ def test_maximised_effects_have_the_errors_of_fit():
         np.testing.assert_allclose(found["se"], np.sqrt(np.diagonal(np.linalg.inv(precision))), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_levels_of_a_group_are_shrunken_means():
     rng = np.random.default_rng(2)
     frame = pd.DataFrame({"herd": np.repeat([3, 1, 2], [4, 5, 6]), "y": rng.normal(size=15), "known": np.arange(15.0)})
@@ -73,6 +74,7 @@ def test_levels_of_a_group_are_shrunken_means():
     np.testing.assert_allclose(found["se"], 1.0 / np.sqrt(precision), rtol=1e-10)
 
 
+@pytest.mark.slow
 def test_nested_groups_and_slopes_have_their_columns():
     frame = measured().assign(school=np.repeat(["s", "t"], 20), room=np.tile([1, 2], 20))
     result = gaussian(frame, terms.Linear() + terms.Group("school", "room", slope="year", covariance=0.01 * np.eye(2)))

@@ -33,6 +33,7 @@ def exact(frame, label):
     return -0.5 * ((frame["y"][held] - mean) ** 2 / variance + np.log(2.0 * np.pi * variance))
 
 
+@pytest.mark.slow
 def test_folds_by_a_column_predict_new_groups():
     frame = measured()
     found = ng.cross_validate(model(), frame, "y", folds="herd")
@@ -90,6 +91,7 @@ def test_y_of_new_rows_may_be_a_column():
     assert result.calibration(new, "y").rows == 10
 
 
+@pytest.mark.slow
 def test_leave_one_out_and_calibration():
     result = tables.fitted()
     density = result.leave_one_out()

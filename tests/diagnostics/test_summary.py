@@ -144,6 +144,7 @@ def test_priors_of_all_kinds_have_words(result):
     ]
 
 
+@pytest.mark.slow
 def test_many_numbers_are_shown_as_their_range():
     kernel = ng.kernels.RBF(lengthscale=[1.0, 2.0])
     prior = ng.SparseGP(kernel, inducing=np.arange(10.0).reshape(5, 2))
@@ -154,6 +155,7 @@ def test_many_numbers_are_shown_as_their_range():
     assert summary.as_dict()["parameters"][0]["value"] == [1.0, 2.0]
 
 
+@pytest.mark.slow
 def test_lengthscales_are_in_the_units_of_the_clock():
     times = np.datetime64("2024-01-01") + np.arange(10) * np.timedelta64(12, "h")
     model = ng.Model(ng.MarkovGP(ng.kernels.Matern32(2.0), unit="D"), likelihoods.Gaussian())
@@ -230,6 +232,7 @@ def test_columns_that_never_vary_are_not_called_long():
 # Warnings of the posterior ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_inducing_inputs_that_repeat_each_other_are_warned_of():
     inducing = np.concatenate([np.linspace(0.0, 10.0, 10), np.linspace(0.0, 10.0, 5)])[:, None]
     prior = ng.SparseGP(ng.kernels.Matern52(lengthscale=2.0), inducing)
@@ -275,6 +278,7 @@ def test_nodes_are_for_the_latents_that_need_some():
     assert summary.warnings == [] and summary.not_checked == []
 
 
+@pytest.mark.slow
 def test_rules_that_cannot_be_refined_are_said():
     model = ng.Model(ng.GP(ng.kernels.Matern52(2.0)), likelihoods.Poisson())
     summary = ng.infer(model, X, np.round(1.0 + Y), ng.VI(cubature=ng.cubature.PointRule())).summary()
@@ -302,6 +306,7 @@ def test_rows_that_the_model_calls_impossible_are_listed(result, monkeypatch, ro
     assert "observation in row 2 is impossible" in found.text and "typical row" not in found.text
 
 
+@pytest.mark.slow
 def test_little_noise_alone_is_nothing_to_warn_of():
     """Every row moves its own mean by many posterior standard deviations, as the prior expects it to."""
     x = np.linspace(0.0, 10.0, 12)

@@ -48,7 +48,7 @@ def matern32(x, lengthscale, variance) -> Any:
 
 @pytest.mark.parametrize("prior", [ng.GP, ng.MarkovGP])
 @pytest.mark.parametrize("method", [ng.VI(), ng.Newton(), ng.PowerEP(0.5)], ids=["vi", "newton", "power_ep"])
-@pytest.mark.cases(quick=["vi-GP", "newton-MarkovGP"], others="thorough")
+@pytest.mark.cases(quick=["vi-GP"], slow=["newton-MarkovGP"], others="thorough")
 def test_energy_and_gradient_are_exact(prior, method):
     x, y = data()
     evaluate, start = evaluator(

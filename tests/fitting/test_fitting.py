@@ -191,7 +191,10 @@ def scikit_optimum(x, y, kind):
     return best
 
 
-@pytest.mark.cases(thorough=["signal-matern32-GP"])
+@pytest.mark.cases(
+    thorough=["signal-matern32-GP"],
+    slow=["motorcycle-matern32-GP", "motorcycle-matern32-MarkovGP", "coal-matern52-GP", "coal-matern52-MarkovGP"],
+)
 @pytest.mark.parametrize("prior", [ng.GP, ng.MarkovGP])
 @pytest.mark.parametrize(
     ("name", "kind"),
@@ -429,6 +432,7 @@ def test_a_killed_fit_goes_on_where_it_was(tmp_path):
     assert whole[-1].split()[2] == resumed[-1].split()[2]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_fit_is_refused(tmp_path):
     x, y = data()
     model = ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson())

@@ -90,6 +90,7 @@ def test_a_batch_of_all_rows_has_the_gradient_of_the_energy():
     np.testing.assert_allclose(energy, as_wanted, rtol=1e-9)
 
 
+@pytest.mark.slow
 @in_double
 def test_the_roots_of_a_matrix_follow_it():
     """Also where it is singular, and eigenvalues are equal."""
@@ -116,6 +117,7 @@ def test_noise_does_not_pass_for_progress_nor_progress_for_noise():
     assert is_level(falling, 2e-3) and not is_level(falling, 1e-5)
 
 
+@pytest.mark.slow
 def test_a_start_without_an_energy_is_passed_over(monkeypatch):
     before, energies, places = batches.settle, [], []
 

@@ -56,6 +56,7 @@ class Graph(K.Kernel):
 # What is learned ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_is_not_declared_or_has_no_influence_is_left_alone_and_named():
     rng = np.random.default_rng(0)
     root = rng.normal(size=(20, 20))
@@ -271,6 +272,7 @@ def test_rows_from_all_over_the_data_are_looked_at():
     assert find_indefinite(K.RBF(), x, False) is None
 
 
+@pytest.mark.slow
 def test_no_search_ends_at_a_kernel_that_is_no_covariance():
     """The energy of such a model may be as low as one likes."""
     x, y = np.arange(1.0, 61.0), np.random.default_rng(0).normal(size=60)

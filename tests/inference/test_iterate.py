@@ -70,6 +70,7 @@ def test_it_ends_at_the_tolerance():
     assert len(states) == result.steps
 
 
+@pytest.mark.slow
 def test_it_ends_at_a_failure_with_the_last_good_step():
     with pytest.warns(ng.ConvergenceWarning, match="last good step was kept"):
         states = iterate(FEW_NODES, ng.Constant(1.0))
@@ -78,6 +79,7 @@ def test_it_ends_at_a_failure_with_the_last_good_step():
     assert states[-1].energy == pytest.approx(result.energy, rel=1e-12)
 
 
+@pytest.mark.slow
 def test_it_starts_from_sites():
     third = iterate(ng.VI(), steps=3)[-1]
     again = iterate(ng.VI(), steps=1, sites=third.sites)[0]

@@ -219,7 +219,7 @@ def sparse_pep_energy(belief, power):
     return of_rows + of_site - (log_integral(*without(0.0)) - log_integral(prior, prior @ mean))
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["method1"], others="thorough")
 @pytest.mark.parametrize("method", [ng.PosteriorLinearisation(), ng.PowerEP(0.5)])
 def test_the_tied_energy_has_one_global_cavity(method):
     result = ng.infer(TIED, X, COUNTS, method)
@@ -426,7 +426,7 @@ class UndefinedSlope(ng.Likelihood):
         return -0.5 * (y - f) ** 2 + jnp.where(y == 0.0, jnp.sqrt(jnp.maximum(0.0 * f, 0.0)), 0.0)
 
 
-@pytest.mark.cases(quick=["tied"], others="thorough")
+@pytest.mark.cases(slow=["tied"], others="thorough")
 @pytest.mark.parametrize("storage", ["full", "tied"])
 def test_a_row_without_an_update_is_no_converged_row(storage):
     y = np.sin(X[:, 0]) + 1.5

@@ -41,7 +41,7 @@ def thrice(run):
     return [*found, run()]
 
 
-@pytest.mark.cases(thorough=["state space", "sparse", "dense"], quick=["markov"], others="slow")
+@pytest.mark.cases(thorough=["state space", "sparse", "dense"], others="slow")
 @pytest.mark.parametrize("prior", PRIORS)
 def test_results_are_the_same_in_a_size_of_its_own(sizes, prior):
     prior, x = PRIORS[prior]
@@ -123,6 +123,7 @@ def test_fits_with_a_checkpoint_stay_in_their_class(sizes, tmp_path):
     assert not sizes and not own_sizes._programs
 
 
+@pytest.mark.slow
 def test_nothing_is_counted_where_nothing_is_to_be_compiled_twice(sizes, monkeypatch):
     model = ng.Model(PRIORS["markov"][0], ng.likelihoods.Poisson())
     with exact_sizes():
@@ -168,6 +169,7 @@ def test_many_numbers_of_rows_stay_in_their_class(sizes, monkeypatch):
     assert not compiled
 
 
+@pytest.mark.slow
 @given(st.integers(1, 10**6))
 def test_sizes_of_their_own_are_hardly_larger(rows):
     assert rows <= own_size(rows) < rows + 8

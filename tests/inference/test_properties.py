@@ -124,7 +124,7 @@ def test_promised_methods_keep_their_sites_psd(name, likelihood, rho):
     run()
 
 
-@pytest.mark.cases(slow=["newton-poisson", "newton-student"], others="thorough")
+@pytest.mark.cases(slow=["newton-student"], others="thorough")
 @pytest.mark.parametrize("likelihood", some_slow(LIKELIHOODS, ["student", "poisson"]))
 @pytest.mark.parametrize("name", UNPROMISED)
 def test_every_run_with_default_steps_ends_with_a_proper_posterior(name, likelihood):

@@ -74,13 +74,7 @@ def assert_same(ours, theirs, tolerance=1e-12):
     assert ours.posterior.marginals.mean.shape == theirs.posterior.marginals.mean.shape
 
 
-@pytest.mark.cases(
-    slow=[
-        "dense-vi",
-        "dense-taylor",
-    ],
-    others="thorough",
-)
+@pytest.mark.cases(slow=["dense-taylor"], others="thorough")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("prior", PRIORS)
 def test_filled_rows_have_no_influence(prior, method):
@@ -150,9 +144,7 @@ def test_fits_end_at_the_same_place(prior):
     np.testing.assert_allclose(ours.energy, theirs.energy, rtol=1e-9)
 
 
-@pytest.mark.cases(
-    thorough=["state space"],
-)
+@pytest.mark.cases(thorough=["state space"], slow=["markov"])
 @pytest.mark.parametrize("prior", ["markov", "state space"])
 def test_one_step_ahead_and_states_are_of_the_data(prior):
     prior, x = PRIORS[prior]
@@ -242,6 +234,7 @@ def test_filling_repeats_the_last_row():
     assert fill_rows(rows, None) is rows and fill_rows(rows, 3) is rows
 
 
+@pytest.mark.slow
 def test_a_subclass_with_a_layout_of_its_own_is_used_with_the_rows_that_are_given():
     class Shifted(ng.GP):
         def layout(self, x):

@@ -76,7 +76,7 @@ def test_it_is_infer_under_jit(prior, method):
     np.testing.assert_allclose(solution.sites.precision, result.sites.precision, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.cases(thorough=["dense-vi", "markov-pl", "dense-power-ep", "dense-power-ep", "markov-pl"], others="slow")
+@pytest.mark.cases(thorough=["dense-vi", "markov-pl", "dense-power-ep", "markov-newton", "linear-vi"], others="slow")
 @pytest.mark.parametrize(("prior", "method"), PAIRS)
 def test_a_hundred_data_sets_at_once_are_a_hundred_calls(prior, method):
     one = jax.jit(lambda y: solved(prior, method, y=y))

@@ -114,6 +114,7 @@ def test_nodes_that_overflow_are_an_error():
 COUNTS = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(X)))
 
 
+@pytest.mark.slow
 def test_a_start_that_leads_only_to_absurd_sites_is_left_for_another():
     """E[exp f] is e¹⁰⁰ at this prior. It is finite, and from there every step only halves the absurd precisions."""
     inducing = np.linspace(0.0, 5.0, 10)[:, None]
@@ -122,9 +123,7 @@ def test_a_start_that_leads_only_to_absurd_sites_is_left_for_another():
     assert result.status.ok and result.steps < 30
 
 
-@pytest.mark.cases(
-    thorough=["4000.0-full", "200.0-tied", "200.0-full"],
-)
+@pytest.mark.cases(thorough=["4000.0-full", "200.0-tied", "200.0-full"], slow=["4000.0-tied"])
 @pytest.mark.parametrize("storage", ["full", "tied"])
 @pytest.mark.parametrize("variance", [200.0, 4000.0])
 def test_batches_start_from_sites_that_hold_f_where_the_prior_is_far_too_wide(storage, variance):

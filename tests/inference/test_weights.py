@@ -45,13 +45,7 @@ def weighted_and_repeated(prior, likelihood, y, method, **options):
     return weighted, ng.infer(model, inputs(prior, TWICE), y[TWICE], method, **options)
 
 
-@pytest.mark.cases(
-    quick=[
-        "vi-dense",
-    ],
-    slow=["newton-markov", "vi-sparse", "vi-additive"],
-    others="thorough",
-)
+@pytest.mark.cases(slow=["vi-additive", "vi-dense"], others="thorough")
 @pytest.mark.parametrize("prior", PRIORS)
 @pytest.mark.parametrize("method", [ng.VI(), ng.Newton(), ng.PowerEP(0.5)], ids=["vi", "newton", "power_ep"])
 def test_weights_are_repeated_rows(method, prior):
@@ -138,6 +132,7 @@ def fractional(method, prior="dense", **options):
     return ng.infer(model, X, COUNTS, method, weights=FRACTIONS, tol=1e-11, max_steps=300, **options)
 
 
+@pytest.mark.slow
 def test_fractional_weights_in_laplace_approximations():
     """The mode by Newton's method on w (y f − exp f) − ½ fᵀK⁻¹f, and the log determinant there."""
     matrix, f = covariance(), np.zeros(N)

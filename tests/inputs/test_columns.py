@@ -59,7 +59,7 @@ def columns_are_matched(result, ask):
     refuses(lambda: ask(result, polars(NEW[["north"]])), columns, "'east' is missing")
 
 
-@pytest.mark.cases(slow=["log_density"], thorough=["predict", "sample_y"])
+@pytest.mark.cases(slow=["log_density", "sample"], thorough=["predict", "sample_y"])
 @pytest.mark.parametrize("ask", ASKED)
 def test_columns_of_new_inputs_are_matched_by_name(on_a_frame, ask):
     columns_are_matched(on_a_frame, ASKED[ask])
@@ -98,6 +98,7 @@ def test_columns_are_matched_where_data_are_read_in_batches(chunks):
     columns_are_matched(ng.infer(SPARSE, *data, batch_size=4), ASKED["predict"])
 
 
+@pytest.mark.slow
 def test_chunks_have_the_columns_of_the_first():
     chunks = [(SITES[:2], AT_SITES[:2]), (SITES[2:].rename(columns={"north": "y"}), AT_SITES[2:])]
     refuses(lambda: ng.infer(SPARSE, chunks, batch_size=4), "x of chunk 1 must have the columns", "'north' is missing")
@@ -117,6 +118,7 @@ def test_columns_without_names_of_their_own_are_taken_by_position():
     np.testing.assert_array_equal(by_array.predict(NEW).mean, wanted)
 
 
+@pytest.mark.slow
 def test_a_linear_model_has_its_coefficients_by_the_names_of_a_frame():
     linear = ng.Model(ng.LinearModel(1.0), "poisson")
     assert "north" in str(ng.infer(linear, SITES, AT_SITES).summary())

@@ -116,7 +116,7 @@ def test_nullable_booleans_may_be_missing():
     assert np.isfinite(read.y[2, 0])
 
 
-@pytest.mark.cases(quick=["quasi-newton"], others="thorough")
+@pytest.mark.cases(slow=["quasi-newton"], others="thorough")
 @pytest.mark.parametrize("name", METHODS)
 def test_missing_rows_have_no_influence_at_all(name):
     # A fixed number of steps: convergence tests must not see missing rows either.
@@ -128,7 +128,7 @@ def test_missing_rows_have_no_influence_at_all(name):
     np.testing.assert_allclose(result.residual, kept.residual, rtol=1e-5, atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["power ep", "quasi-newton"], others="thorough")
 @pytest.mark.parametrize("name", METHODS)
 def test_what_a_missing_row_would_have_been_given_does_not_matter(name):
     """A start from sites that are not zero there forgets them."""

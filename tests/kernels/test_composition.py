@@ -109,6 +109,7 @@ compositions = st.recursive(
 inputs = st.lists(st.tuples(st.floats(-3.0, 3.0), st.floats(-3.0, 3.0)), min_size=6, max_size=6)
 
 
+@pytest.mark.slow
 @given(make=compositions, rows=inputs)
 def test_gram_matrices_are_symmetric_and_positive_semidefinite(make, rows):
     kernel, x = make(), jnp.asarray(rows)

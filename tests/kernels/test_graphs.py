@@ -43,6 +43,7 @@ def test_category_in_sums_products_and_columns():
     np.testing.assert_allclose(jax.jit(kernels.gram)(kernel, x, x), same * (0.3 + 2.0 * smooth), rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_new_rows_share_the_effect_of_their_level():
     y = np.array([1.0, 1.4, -2.0, np.nan])
     model = ng.Model(ng.GP(kernels.Category(2.0)), ng.likelihoods.Gaussian(0.5))
@@ -140,6 +141,7 @@ def test_weights_of_edges_count():
     np.testing.assert_allclose(kernels.Graph(weights, "icar").structure, expected, rtol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bym2", "leroux"])
 def test_derivatives_of_graphs(kind):
     x = np.arange(NODES, dtype=float)[:, None]

@@ -12,6 +12,7 @@ gram, diagonal = jax.jit(kernels.gram), jax.jit(kernels.diagonal)
 grams, diagonals = jax.jit(kernels.grams), jax.jit(kernels.diagonals)
 
 
+@pytest.mark.slow
 def test_several_latents(rng):
     x1, x2 = jnp.asarray(rng.normal(size=(4, 2))), jnp.asarray(rng.normal(size=(3, 2)))
     both = kernels.Independent([FIRST, SECOND])

@@ -105,6 +105,7 @@ def deviations(covariance):
     return np.where(scale > 0.0, scale, 1.0)
 
 
+@pytest.mark.cases(slow=["quasi-periodic", "nested"])
 @pytest.mark.parametrize("name", EXACT)
 def test_covariance_is_that_of_the_kernel(name):
     states, covariance, scale = discretised(name)
@@ -169,7 +170,9 @@ DIFFERENTIATED = [
 ]
 
 
-@pytest.mark.cases(slow=["product"])
+@pytest.mark.cases(
+    slow=["product", "IntegratedMatern12", "sub-band", "RBF of 3 states x Matern", "Periodic of 2 harmonics"]
+)
 @pytest.mark.parametrize("name", DIFFERENTIATED)
 def test_derivatives_in_hyperparameters(name):
     start = np.zeros(16)

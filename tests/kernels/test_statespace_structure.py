@@ -124,6 +124,7 @@ def test_rbf_has_the_variance_of_the_kernel():
 # A block from its equation --------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_derivatives_of_linear_sde():
     def linear(lengthscale):
         rate = jnp.sqrt(3.0) / lengthscale

@@ -61,7 +61,7 @@ def chain(request):
     return CHAINS[request.param]
 
 
-@pytest.mark.cases(thorough=["dispersion", "first"])
+@pytest.mark.cases(thorough=["dispersion", "first"], slow=["shape", "scale", "probability"])
 def test_a_chain_is_its_base_with_that_parameter(chain):
     likelihood, plain, y = chain
     f = np.array([0.3, 0.9, 1.4])[: likelihood.num_latents]
@@ -244,6 +244,7 @@ def test_zero_inflated(inside, reference):
     assert abs(draws.mean() - mean) < 5.0 * np.sqrt(likelihood.covariance(f) / draws.size)
 
 
+@pytest.mark.slow
 def test_zero_inflated_far_out():
     """A zero under a huge rate is an extra one, and costs what that costs."""
     likelihood = lk.ZeroInflated(lk.Poisson(), 0.3)

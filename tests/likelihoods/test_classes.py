@@ -33,7 +33,7 @@ def level_probabilities(f, thresholds=THRESHOLDS, scale=0.8):
 # Ordered levels ---------------------------------------------------------------------------------
 
 
-@pytest.mark.cases(thorough=["0.0", "-0.5", "-2.3"], others="slow")
+@pytest.mark.cases(thorough=["0.0", "-0.5", "-2.3", "0.7"], others="slow")
 @pytest.mark.parametrize("f", LATENTS)
 def test_ordinal_probabilities_and_moments(f):
     levels, expected = np.arange(5.0), level_probabilities(f)
@@ -49,6 +49,7 @@ def test_ordinal_probabilities_and_moments(f):
     np.testing.assert_allclose(cdf, [0.0, sums[0], sums[1], sums[3], 1.0, 1.0], rtol=1e-11)
 
 
+@pytest.mark.slow
 def test_ordinal_draws():
     draws = np.asarray(jax.vmap(lambda key: STARS.sample(key, 0.4))(jax.random.split(jax.random.key(1), 40_000)))
     STARS.check_support(draws[:, None])
@@ -56,6 +57,7 @@ def test_ordinal_draws():
     assert np.abs(frequencies - level_probabilities(0.4)).max() < 5.0 * 0.5 / np.sqrt(draws.size)
 
 
+@pytest.mark.slow
 def test_one_threshold_is_a_probit_model():
     two = lk.Ordinal([0.0])
     assert two.num_levels == 2
@@ -86,6 +88,7 @@ def test_ordinal_with_logistic_noise():
         lk.Ordinal(THRESHOLDS, link="log")
 
 
+@pytest.mark.slow
 def test_ordinal_tails():
     """Far out, a level is as likely as the nearest end of its interval says, and the curvature is that of a normal."""
     far = np.array([-300.0, -60.0, -25.0, 25.0, 60.0, 300.0])
@@ -111,6 +114,7 @@ def test_ordinal_tails():
     np.testing.assert_allclose(value[~unlikely], 0.0, atol=1e-100)
 
 
+@pytest.mark.slow
 def test_narrow_levels_keep_their_digits():
     width = 1e-5
     narrow = lk.Ordinal([0.0, width])
@@ -129,6 +133,7 @@ def test_ordinal_expected_probability():
     assert STARS.log_expected_power(1.0, 0.3, 0.6, 0.5) is None
 
 
+@pytest.mark.slow
 def test_thresholds_stay_increasing_and_have_gradients():
     np.testing.assert_allclose(STARS.thresholds, THRESHOLDS, rtol=1e-14)
     gradient = jax.grad(lambda likelihood: likelihood.log_prob(2.0, 0.4))(STARS)
@@ -293,6 +298,7 @@ def test_ordinal_inference(method):
     assert set(prediction.quantile(0.5)) <= set(range(5))
 
 
+@pytest.mark.slow
 def test_row_functions():
     y, f = jnp.array([1.0]), jnp.array([0.3, 0.1, -1.0])
     assert base.row_log_prob(lk.Softmax(3), y, f).shape == ()

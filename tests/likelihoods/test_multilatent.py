@@ -238,7 +238,9 @@ def test_no_expected_log_prob_for_other_links(name):
     assert base.row_expected_log_prob(likelihood, np.zeros(1), *a_gaussian(likelihood.num_latents)) is None
 
 
-@pytest.mark.cases(thorough=["multivariate-0.3", "multivariate-1.0"])
+@pytest.mark.cases(
+    thorough=["multivariate-0.3", "multivariate-1.0"], slow=["multivariate-one-1.0", "coregionalisation-one-output-1.0"]
+)
 @pytest.mark.parametrize("power", [1.0, 0.3])
 @pytest.mark.parametrize("name", ["multivariate", "multivariate-one", "coregionalisation-one-output"])
 def test_log_expected_power(name, power):

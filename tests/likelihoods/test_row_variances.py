@@ -26,7 +26,7 @@ def oracle(seen):
     )
 
 
-@pytest.mark.cases(slow=["markov", "sparse"])
+@pytest.mark.cases(slow=["sparse", "dense"], thorough=["markov"])
 @pytest.mark.parametrize("prior", PRIORS)
 def test_regression_agrees_with_scikit_learn(prior):
     seen = np.arange(14) != 5

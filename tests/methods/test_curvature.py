@@ -53,6 +53,7 @@ def test_a_pair_without_information_changes_nothing():
         np.testing.assert_array_equal(bfgs(matrix, jnp.zeros(1), jnp.zeros(1), damping), matrix)
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 10_000), size=st.sampled_from([1, 2]), power=st.sampled_from([0.1, 0.5, 1.0]))
 def test_the_tilted_covariance_stays_positive(seed, size, power):
     matrix, _, _ = random_pair(seed, size)

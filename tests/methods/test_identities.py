@@ -113,7 +113,20 @@ ONE_STEP = {
 }
 
 
-@pytest.mark.cases(slow=["pl2 gauss-newton", "pl regression", "pl2"])
+@pytest.mark.cases(
+    slow=[
+        "pl2",
+        "newton heuristic",
+        "gauss-newton partial",
+        "taylor",
+        "vi at nodes",
+        "vi gauss-newton",
+        "power ep at nodes",
+        "power ep heuristic",
+        "pl unscented",
+    ],
+    thorough=["pl regression", "pl2 gauss-newton"],
+)
 @pytest.mark.parametrize("name", ONE_STEP)
 def test_one_full_step_is_exact_regression_for_a_gaussian_likelihood(name):
     likelihood, y = FAMILIES["gaussian"]
@@ -163,7 +176,7 @@ def log_prob_student(y, f):
     return stats.t.logpdf(y, 4.0, loc=f, scale=0.5)
 
 
-@pytest.mark.cases(slow=["3", "1"])
+@pytest.mark.cases(slow=["3", "1", "30"])
 @pytest.mark.parametrize("steps", [1, 3, 30])
 def test_the_laplace_energy_is_the_gpml_form_also_before_convergence(steps):
     likelihood, y = FAMILIES["student"]
@@ -184,7 +197,7 @@ def test_the_laplace_energy_is_the_gpml_form_also_before_convergence(steps):
     assert result.history.objective[-1] == pytest.approx(joint, abs=1e-9)
 
 
-@pytest.mark.cases(quick=["30"], others="thorough")
+@pytest.mark.cases(slow=["30"], others="thorough")
 @pytest.mark.parametrize("steps", [1, 30])
 def test_the_variational_free_energy_is_expectation_plus_divergence(steps):
     likelihood, y = FAMILIES["student"]

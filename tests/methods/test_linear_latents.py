@@ -161,6 +161,7 @@ def test_few_nodes_are_used():
     assert len(moment_rule(ng.likelihoods.RegressionNetwork(3, 2, NOISE), None).rule(8)[1]) == 129
 
 
+@pytest.mark.slow
 def test_a_partwise_rule_lets_the_first_latents_depend_on_their_own_nodes_alone():
     rule = PartwiseRule((2, 0), ng.cubature.GaussHermite(3), ng.cubature.Unscented(3))
     gaussian = gaussian_of(4)
@@ -185,7 +186,19 @@ def test_row_log_prob_is_what_linear_form_says():
         np.testing.assert_allclose(row_log_prob(likelihood, jnp.asarray(y), f), wanted, rtol=1e-12)
 
 
-@pytest.mark.cases(thorough=["noise-0.5", "network-0.5", "network-1.0"], others="slow")
+@pytest.mark.cases(
+    thorough=[
+        "noise-0.5",
+        "network-0.5",
+        "network-1.0",
+        "noise-1.0",
+        "product-1.0",
+        "subbands-0.5",
+        "subbands-1.0",
+        "mixture-1.0",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize("power", [0.5, 1.0])
 @pytest.mark.parametrize("name", CASES)
 def test_derivatives_by_hand_of_the_powered_density(name, power):

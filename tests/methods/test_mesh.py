@@ -131,6 +131,7 @@ def test_a_peak_that_is_not_known_is_found():
     check_tilted(found, wanted, mean, scale, 1e-3)
 
 
+@pytest.mark.slow
 def test_counts_far_narrower_than_the_gaussian():
     """log-concave: the peak of the tilted density is found however far it is from the Gaussian."""
     rng = np.random.default_rng(3)

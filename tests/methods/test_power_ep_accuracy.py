@@ -107,7 +107,7 @@ def errors(scale, power, rule):
 
 
 @pytest.mark.cases(
-    slow=["a tenth-1.0", "a tenth-0.5", "a third-1.0", "a third-0.5", "as the prior-0.5", "as the prior-1.0"]
+    slow=["a tenth-0.5", "as the prior-1.0"], thorough=["as the prior-0.5", "a third-0.5", "a third-1.0", "a tenth-1.0"]
 )
 @pytest.mark.parametrize("power", POWERS)
 @pytest.mark.parametrize("width", SCALES)

@@ -47,6 +47,7 @@ def test_expected_log_density_of_few_classes_against_a_dense_product_rule(classe
         np.testing.assert_allclose(one, other, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("power", [1.0, 0.5])
 def test_power_ep_of_three_classes_against_a_dense_product_rule(power):
     softmax, y, gaussian = ng.likelihoods.Softmax(3), jnp.array([2.0]), latents(3)
@@ -56,6 +57,7 @@ def test_power_ep_of_three_classes_against_a_dense_product_rule(power):
     np.testing.assert_allclose(ours.hessian, brute.hessian, atol=3e-6)
 
 
+@pytest.mark.cases(slow=["6-1.0", "10-1.0"])
 @pytest.mark.parametrize(("classes", "scale"), [(6, 1.0), (10, 1.0), (10, 4.0)])
 def test_expectations_of_many_classes_against_draws(classes, scale):
     softmax, y, gaussian = ng.likelihoods.Softmax(classes), jnp.array([1.0]), latents(classes, scale)

@@ -114,6 +114,7 @@ def test_backtracking_needs_an_objective_that_is_declared():
     assert np.all(damped.history.objective >= 0.0)  # residuals
 
 
+@pytest.mark.slow
 def test_the_summary_names_the_energy():
     summary = ng.infer(MODEL, X, Y, ng.Method(Tempered(), ng.Exact())).summary()
     assert "energy of Tempered" in str(summary)

@@ -76,7 +76,7 @@ def indefinite():
     return precision
 
 
-@pytest.mark.cases(slow=["precision0-True"])
+@pytest.mark.cases(slow=["precision0-True", "precision1-True"])
 @pytest.mark.parametrize(("precision", "proper"), [(PSD, True), (indefinite(), True), (-2.0 * PSD, False)])
 def test_moments_are_those_of_dense_algebra(ours, precision, proper):
     found, expected = ours(STEP, LINEAR, precision)[0], dense(STEP, LINEAR, precision)

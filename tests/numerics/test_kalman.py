@@ -258,7 +258,7 @@ def test_marginals_are_those_of_the_dense_matrix(name, form):
         assert_marginals(found, wanted, layout.latents)
 
 
-@pytest.mark.cases(thorough=["long sums"])
+@pytest.mark.cases(thorough=["long sums"], slow=["matrix products"])
 @pytest.mark.parametrize(("sizes", "pieces"), [((9,), 1), ((1, 8), 64)], ids=["matrix products", "long sums"])
 def test_what_no_single_kernel_can_do_is_done_by_plain_loops(sizes, pieces):
     layout = Layout(sizes, ((0,),))

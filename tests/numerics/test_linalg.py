@@ -83,6 +83,7 @@ def test_solving_with_matrices_of_any_symmetry(size):
     np.testing.assert_allclose(one, solved[:, :, 0], rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.slow
 def test_solving_can_be_differentiated():
     rng = np.random.default_rng(1)
     matrix, right = jnp.asarray(rng.normal(size=(4, 4))), jnp.asarray(rng.normal(size=4))

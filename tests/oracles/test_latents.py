@@ -113,6 +113,9 @@ def check(case, found):
         "D_bn_mcycle_unique_hetero_exp_MarkovVariationalGaussNewtonGP",
         "D_bn_mcycle_unique_hetero_softplus_MarkovVariationalGaussNewtonGP",
         "D_gpflow_mcycle40_hetero_exp_independent_q",
+        "D_bn_mcycle_unique_hetero_exp_MarkovPosteriorLinearisationGP",
+        "D_gpflow_mcycle40_hetero_softplus_independent_q",
+        "D_gpflow_mcycle_unique_hetero_softplus_independent_q",
     ],
     others="slow",
 )

@@ -38,7 +38,10 @@ def kernel_and_nugget(variogram):
 KRIGED = [(covariance, trend) for covariance, found in MEUSE["results"].items() for trend in found]
 
 
-@pytest.mark.cases(thorough=["exponential-ordinary"], others="slow")
+@pytest.mark.cases(
+    thorough=["exponential-ordinary", "exponential-universal", "matern32-ordinary", "spherical_tutorial-ordinary"],
+    others="slow",
+)
 @pytest.mark.parametrize(("covariance", "trend"), KRIGED)
 def test_kriging_by_gstat(covariance, trend):
     expected = MEUSE["results"][covariance][trend]
@@ -95,7 +98,9 @@ def fixed_effects(result):
     return contrast @ means, np.sqrt(np.diag(contrast @ covariance @ contrast.T))
 
 
-@pytest.mark.cases(thorough=["inla_scotland_bym2-VI"], others="slow")
+@pytest.mark.cases(
+    thorough=["inla_scotland_bym2-VI", "inla_scotland_bym2-PowerEP", "inla_pennsylvania_bym2-PowerEP"], others="slow"
+)
 @pytest.mark.parametrize("method", ["VI", "PowerEP"])
 @pytest.mark.parametrize("name", ["inla_scotland_bym2", "inla_pennsylvania_bym2"])
 def test_bym2_at_the_posterior_means_of_r_inla(name, method):

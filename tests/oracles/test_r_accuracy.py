@@ -65,14 +65,7 @@ def errors(name, method):
     return found
 
 
-@pytest.mark.cases(
-    slow=[
-        "mixed_cbpp_binomial-VI",
-        "mixed_epil_poisson-power EP",
-        "mixed_seeds_binomial-Laplace",
-    ],
-    others="thorough",
-)
+@pytest.mark.cases(slow=["mixed_epil_poisson-power EP"], others="thorough")
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors_are_those_of_the_documentation(name, method):

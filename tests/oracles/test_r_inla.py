@@ -34,15 +34,10 @@ RUNS = [
 ]
 
 
-QUICKER_BY_NEWTON = ("inla_synthetic_gamma", "inla_synthetic_nbinomial", "inla_scotland_bym", "inla_pennsylvania_bym2")
-THOROUGH = [
-    f"{name}-{method}"
-    for name, method in RUNS
-    if method == "PowerEP" or "beta" in name or (method == "VI" and name in QUICKER_BY_NEWTON)
-]
-
-
-@pytest.mark.cases(thorough=THOROUGH, others="slow")
+@pytest.mark.cases(
+    slow=["inla_scotland_bym2-Newton", "inla_synthetic_replicate_ar1-Newton", "inla_synthetic_zip1-Newton"],
+    others="thorough",
+)
 @pytest.mark.parametrize(("name", "method"), RUNS)
 def test_plugged_in(name, method):
     case, table, y = inla.read(name)
@@ -108,7 +103,16 @@ PRIORS = {
 ERRORS = {"inla_synthetic_zip1": 0.035, "inla_synthetic_studentt": 0.02}
 
 
-@pytest.mark.cases(thorough=["inla_synthetic_beta", "inla_synthetic_betabinomial"], others="slow")
+@pytest.mark.cases(
+    thorough=[
+        "inla_synthetic_beta",
+        "inla_synthetic_betabinomial",
+        "inla_synthetic_gamma",
+        "inla_synthetic_nbinomial",
+        "inla_synthetic_studentt",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize("name", PRIORS)
 def test_integrated(name):
     case, table, y = inla.read(name)

@@ -44,7 +44,19 @@ def assert_random_effects(result, expected, atol):
     np.testing.assert_allclose([found[key][1] for key in keys], expected["sd"], atol=atol, rtol=0.0)
 
 
-@pytest.mark.cases(thorough=["mixed_grouseticks_poisson"], quick=["mixed_cbpp_binomial"], others="slow")
+@pytest.mark.cases(
+    thorough=[
+        "mixed_grouseticks_poisson",
+        "mixed_epil_poisson",
+        "mixed_verbagg_crossed",
+        "mixed_owls_nbinom2_offset",
+        "mixed_salamanders_zip",
+        "mixed_petrol_beta",
+        "mixed_wine_ordinal",
+    ],
+    quick=["mixed_cbpp_binomial"],
+    others="slow",
+)
 @pytest.mark.parametrize("name", GENERALISED)
 def test_fixed_point(name):
     case, table, spec = mixed.read(name)
@@ -59,7 +71,7 @@ def test_fixed_point(name):
     assert_random_effects(result, expected["random"], 1e-5)
 
 
-@pytest.mark.cases(slow=["mixed_epil_poisson", "mixed_petrol_beta"], others="thorough")
+@pytest.mark.cases(slow=["mixed_petrol_beta"], others="thorough")
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "flat_beta" in mixed.load(name)[0]])
 def test_flat_fixed_point(name):
     case, table, spec = mixed.read(name)
@@ -76,7 +88,7 @@ def test_flat_fixed_point(name):
     np.testing.assert_allclose(covariance[np.ix_(order, order)], expected["beta_covariance"], atol=1e-5, rtol=0.0)
 
 
-@pytest.mark.cases(quick=["mixed_cbpp_binomial"], others="thorough")
+@pytest.mark.cases(slow=["mixed_cbpp_binomial"], others="thorough")
 @pytest.mark.parametrize("name", [name for name in GENERALISED if "proper_prior" in mixed.load(name)[0]])
 def test_proper_prior(name):
     case, table, spec = mixed.read(name)
@@ -263,7 +275,7 @@ def test_linear_fixed_point(name):
     assert_random_effects(found["flat"], {**random, "mode": random["mean"]}, 1e-7)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["mixed_sleepstudy_slopes-maximum_likelihood"], others="thorough")
 @pytest.mark.parametrize("criterion", ["maximum_likelihood", "reml"])
 @pytest.mark.parametrize("name", LINEAR)
 def test_linear_optimum(name, criterion):

@@ -56,7 +56,10 @@ def starts(case, kind):
     return ("flat", 0.0) if kind == "diffuse" else (float(np.sqrt(case["P0_entry"])), np.ravel(case["m0"])[0])
 
 
-@pytest.mark.cases(thorough=["structural_ukgas_bsm-diffuse", "structural_ukgas_bsm-diagonal"], others="slow")
+@pytest.mark.cases(
+    thorough=["structural_ukgas_bsm-diffuse", "structural_ukgas_bsm-diagonal", "structural_nile_level-diagonal"],
+    others="slow",
+)
 @pytest.mark.parametrize("kind", ["diagonal", "diffuse"])
 @pytest.mark.parametrize("name", CASES)
 def test_fixed_point_of_terms(name, kind):

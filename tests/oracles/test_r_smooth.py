@@ -46,7 +46,7 @@ def assert_smooth(result, table, expected, atol):
     np.testing.assert_allclose(np.sqrt(np.ravel(found.covariance)), expected["sd"], atol=atol, rtol=0.0)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["gp_discoveries_ou_poisson-maximised"], others="thorough")
 @pytest.mark.parametrize("prior", ["maximised", "flat"])
 @pytest.mark.parametrize("name", GPS)
 def test_gp_fixed_point(name, prior):
@@ -66,7 +66,10 @@ def test_gp_fixed_point(name, prior):
         np.testing.assert_allclose(np.sqrt(covariance[0]), expected["beta"]["sd"], atol=1e-5)
 
 
-@pytest.mark.cases(thorough=["gp_coal_matern32_poisson-maximised"], others="slow")
+@pytest.mark.cases(
+    thorough=["gp_coal_matern32_poisson-maximised", "gp_coal_matern32_poisson-flat", "gp_discoveries_ou_poisson-flat"],
+    others="slow",
+)
 @pytest.mark.parametrize("prior", ["maximised", "flat"])
 @pytest.mark.parametrize("name", GPS)
 def test_gp_optimum(name, prior):
@@ -94,7 +97,7 @@ def test_gp_optimum(name, prior):
 # Smooths by mgcv ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.cases(thorough=["null_space_1_x-reml"], others="slow")
+@pytest.mark.cases(thorough=["null_space_1_x-reml", "null_space_1_x-fixed_point", "null_space_1-reml"], others="slow")
 @pytest.mark.parametrize("at", ["fixed_point", "reml"])
 @pytest.mark.parametrize("space", ["null_space_1_x", "null_space_1"])
 def test_gp_with_a_flat_null_space(space, at):
@@ -129,7 +132,7 @@ def spline(noise, intensity):
     return eqx.tree_at(lambda m: m.prior.latents[0].terms[1].kernel.variance, model, np.array(intensity))
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["reml"], others="thorough")
 @pytest.mark.parametrize("at", ["fixed_point", "reml", "ml"])
 def test_smoothing_spline(at):
     case, table = mixed.load("smooth_mcycle_spline")
@@ -198,7 +201,7 @@ def test_tensor_product_spline():
         assert bend > 0.0 and abs(slope) < 1e-4 * bend
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["ml"], others="thorough")
 @pytest.mark.parametrize("criterion", ["reml", "ml"])
 def test_random_intercepts_as_a_penalty(criterion):
     case, table = mixed.load("smooth_cbpp_re")
@@ -223,7 +226,7 @@ KRIGED = ["exponential-ordinary", "exponential-universal", "matern32-ordinary", 
 KRIGED = [*KRIGED, "spherical_tutorial-ordinary"]
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["exponential-universal", "matern32-universal"], others="thorough")
 @pytest.mark.parametrize("which", KRIGED)
 def test_kriging_with_a_flat_mean(which):
     """The mean is integrated; test_r.py has the same with its estimate."""

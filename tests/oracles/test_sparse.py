@@ -94,7 +94,25 @@ def computed(case, result):
     return found
 
 
-@pytest.mark.cases(quick=["C_gpflow_sgpr_2d_gaussian_rbf_M40"], others="slow")
+@pytest.mark.cases(
+    quick=["C_gpflow_sgpr_2d_gaussian_rbf_M40"],
+    thorough=[
+        "C_gpflow_sgpr_1d_gaussian_m32_M15",
+        "C_gpflow_sgpr_1d_gaussian_m52_M40",
+        "C_gpflow_sgpr_2d_gaussian_m52_M40",
+        "C_gpflow_sgpr_2d_gaussian_rbf_M15",
+        "C_gpflow_svgp_1d_bernoulli_probit_m32_M15",
+        "C_gpflow_svgp_1d_poisson_m52_M15",
+        "C_gpflow_svgp_1d_poisson_m52_M40",
+        "C_gpflow_svgp_2d_bernoulli_probit_m52_M40",
+        "C_gpflow_svgp_2d_poisson_rbf_M15",
+        "C_gpy_ep_sparse_bernoulli_1d_probit_m52_fitc_M15",
+        "C_gpy_ep_sparse_bernoulli_1d_probit_m52_fitc_M40",
+        "G_bn_1d_gaussian_m52_SparseVariationalGP_M40",
+        "G_bn_1d_poisson_m52_SparseVariationalGP_M40",
+    ],
+    others="slow",
+)
 @pytest.mark.parametrize("name", some_slow(CASES))
 def test_agrees_with_other_software(name):
     case = CASES[name]
@@ -110,7 +128,15 @@ def test_agrees_with_other_software(name):
 GRADIENTS = [name for name, case in CASES.items() if "d_elbo_d_Z" in case["outputs"]]
 
 
-@pytest.mark.slow
+@pytest.mark.cases(
+    slow=[
+        "C_gpflow_sgpr_1d_gaussian_m32_M40",
+        "C_gpflow_sgpr_2d_gaussian_rbf_M15",
+        "C_gpflow_svgp_1d_poisson_m52_M15",
+        "C_gpflow_svgp_2d_bernoulli_probit_m52_M40",
+    ],
+    others="thorough",
+)
 @pytest.mark.parametrize("name", some_slow(GRADIENTS))
 def test_gradients_agree_with_other_software(name):
     """At the optimum over sites, the derivative of the energy is the one with sites held fixed."""

@@ -78,8 +78,13 @@ def log_likelihood(result, rule, y):
 
 
 @pytest.mark.cases(
-    quick=[
-        "E_dynamax_poisson_m32_cmgf_ekf",
+    quick=["E_dynamax_poisson_m32_cmgf_ekf"],
+    thorough=[
+        "E_dynamax_bernoulli_logit_m32_cmgf_ekf",
+        "E_dynamax_sine_observation_cmgf_ekf",
+        "E_dynamax_sine_observation_cmgf_gauss_hermite_order10",
+        "E_dynamax_sine_observation_cmgf_ukf",
+        "E_statsmodels_kalman_smoother_missing_data_m32",
     ],
     others="slow",
 )

@@ -7,7 +7,7 @@ import pytest
 from newtongp.parameters.constraints import Covariance
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["3"], others="thorough")
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_coordinates_and_back(size):
     root = np.random.default_rng(size).normal(size=(size, size))

@@ -262,6 +262,7 @@ def test_y_without_a_mean_has_a_median(counts):
     )
 
 
+@pytest.mark.slow
 def test_a_grid_of_chunked_data_says_where_other_columns_are_held(classified):
     chunked = copy.copy(classified)
     chunked.data = None
@@ -301,6 +302,7 @@ def test_levels_are_read(levels, message, counts):
         counts.plot(levels=levels)
 
 
+@pytest.mark.slow
 def test_a_grid_that_cannot_be_is_named(counts, classified):
     with pytest.raises(ValueError, match=r"grid must have one column, as x has, got shape \(30, 2\)"):
         counts.plot(grid=PLANE)

@@ -50,7 +50,7 @@ def test_maps_over_coordinates_have_one_scale_and_the_predicted_values(stations)
     assert [len(ax.collections[1].get_offsets()) for ax in (first, second)] == [3, 0]
 
 
-@pytest.mark.cases(thorough=["points"], others="slow")
+@pytest.mark.cases(thorough=["points", "polygons"], others="slow")
 @pytest.mark.parametrize("kind", ["points", "polygons", "geojson"])
 def test_maps_of_areas(districts, kind):
     points = [(0.0, 0.0), (1.0, 0.0), (2.0, 1.0)]

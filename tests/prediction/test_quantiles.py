@@ -52,6 +52,7 @@ def poisson_below(y, mean, std):
     return expectation(below, np.log(y), 1.0 / np.sqrt(y), mean, std)
 
 
+@pytest.mark.slow
 def test_quantiles_of_large_counts():
     x = np.arange(30.0)
     y = np.floor(1e6 * np.exp(0.3 * np.sin(x / 3.0)))

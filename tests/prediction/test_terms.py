@@ -62,6 +62,7 @@ def test_terms_are_chosen_by_label_or_column():
         result.terms(rows, sum="all")
 
 
+@pytest.mark.slow
 def test_other_models_have_no_terms():
     result = ng.infer(ng.Model(ng.GP(ng.kernels.RBF()), "poisson"), [0.0, 1.0], [1, 2])
     for call in (result.terms, result.effects, result.plot_terms, lambda: result.contrast({}, {})):
@@ -121,6 +122,7 @@ def test_centred_curves_have_the_uncertainty_of_differences():
 # Contrasts --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_contrasts_are_differences_of_expected_y():
     result, rows = tables.fitted(), tables.visits().head(6)
     high, none = rows.assign(drug="high"), rows.assign(drug="none")
@@ -151,6 +153,7 @@ def test_a_new_level_is_the_same_in_both_tables():
     np.testing.assert_allclose(others["sd"], np.sqrt(2.0 * variance), rtol=0.1)
 
 
+@pytest.mark.slow
 def test_contrasts_of_many_rows_are_drawn_in_parts(monkeypatch):
     from newtongp.prediction import contrasts
 

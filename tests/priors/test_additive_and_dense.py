@@ -141,10 +141,7 @@ _FIRST = ("newton", "vi")
         "eliminated-newton",
         "small-vi",
         "small-newton",
-        "small-newton",
-        "eliminated-newton",
-        "several-newton",
-        "chain-newton",
+        "eliminated-vi",
     ],
     others="slow",
 )
@@ -190,7 +187,7 @@ def _encoded(result, new):
     return result.columns.read(new, "x_new")
 
 
-@pytest.mark.cases(thorough=["small", "several"], others="slow")
+@pytest.mark.cases(thorough=["small", "several", "eliminated"], others="slow")
 def test_terms_agree_with_dense_gps(parts):
     """Each term has the mean K_c(λ − Λm) and the covariance K_c − K_c S(I + SKS)⁻¹S K_c, with Λ = S²."""
     found, _ = both(parts, ng.VI())
@@ -218,7 +215,7 @@ def test_terms_agree_with_dense_gps(parts):
         np.testing.assert_allclose(added["sd"] ** 2, variance, atol=1e-8)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["several"], others="thorough")
 def test_terms_add_up_to_the_latent(parts):
     own, _ = models(parts, ng.likelihoods.Poisson())
     found = ng.infer(own, table(), counts())

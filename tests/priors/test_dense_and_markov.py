@@ -84,7 +84,7 @@ def assert_same(dense, markov, tol=1e-8, **row_parameters):
     np.testing.assert_allclose(found.covariance, wanted.covariance, atol=tol)
 
 
-@pytest.mark.cases(quick=["Riemannian VI-poisson"], others="thorough")
+@pytest.mark.cases(slow=["Riemannian VI-poisson"], others="thorough")
 @pytest.mark.filterwarnings("ignore::newtongp.ConvergenceWarning")
 @pytest.mark.parametrize(("method", "name"), CASES)
 def test_every_method_gives_the_same_answer(method, name):

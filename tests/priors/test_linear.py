@@ -82,7 +82,7 @@ def _call(name, owner, args):
     return getattr(owner, name)(*args)
 
 
-@pytest.mark.cases(quick=["gauss-newton-poisson"], others="thorough")
+@pytest.mark.cases(slow=["gauss-newton-poisson"], others="thorough")
 @pytest.mark.parametrize(
     ("method", "name"),
     [
@@ -234,11 +234,7 @@ def test_the_workspace_does_not_hold_the_prior():
     assert len(jax.tree.leaves(number)) == 2
 
 
-@pytest.mark.cases(
-    slow=["100000000000.0-10-25", "100000000.0-12-12"],
-    quick=["100000000000.0-30-4", "100000000000.0-12-12"],
-    others="thorough",
-)
+@pytest.mark.cases(slow=["100000000000.0-10-25", "100000000000.0-30-4", "100000000000.0-12-12"], others="thorough")
 @pytest.mark.parametrize(("rows", "columns"), [(30, 4), (10, 25), (12, 12)])
 @pytest.mark.parametrize("precision", [1e4, 1e8, 1e11])
 def test_precise_data_keep_their_digits(rows, columns, precision):
@@ -299,6 +295,7 @@ def test_collinear_columns_keep_their_digits():
     np.testing.assert_allclose(result.posterior.weights.covariance, posterior.astype(float), rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_gaussian_noise_has_a_closed_form():
     y, noise = LIKELIHOODS["gaussian"][1], 0.3
     result = ng.infer(ng.Model(LinearModel(MATRIX, mean=MEAN), ng.likelihoods.Gaussian(noise)), X, y)
@@ -404,7 +401,7 @@ def test_the_units_of_the_columns_do_not_matter():
     np.testing.assert_allclose(other.posterior.weights.mean, plain.posterior.weights.mean * units, rtol=1e-8)
 
 
-@pytest.mark.cases(thorough=["heteroscedastic"])
+@pytest.mark.cases(thorough=["heteroscedastic"], slow=["poisson"])
 @pytest.mark.parametrize("name", ["poisson", "heteroscedastic"])
 def test_draws_have_the_joint_distribution(name):
     likelihood, y = LIKELIHOODS[name]

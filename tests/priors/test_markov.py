@@ -186,7 +186,7 @@ def test_the_sites_are_the_same_step_by_step(name):
 # Every kind of data ------------------------------------------------------------------------------------
 
 
-@pytest.mark.cases(thorough=["equally spaced", "sorted"], others="slow")
+@pytest.mark.cases(thorough=["equally spaced", "sorted", "many missing", "one time", "close together"], others="slow")
 @pytest.mark.parametrize(
     "kind", ["sorted", "equally spaced", "many missing", "one time", "far apart", "close together"]
 )

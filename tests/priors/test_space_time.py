@@ -154,6 +154,7 @@ def test_joint_distributions_and_draws_agree(results):
     assert np.max(np.abs(draws.mean(axis=0) - wanted.mean) / scales) < 5.0 / np.sqrt(2000)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_states_are_those_in_time_at_each_place(results):
     found = results[1]
@@ -382,7 +383,7 @@ def areas():
     return model, y, ng.infer(model, _weeks("numbers"), y)
 
 
-@pytest.mark.cases(thorough=["list", "list"], others="slow")
+@pytest.mark.cases(thorough=["list", "pandas"], others="slow")
 @pytest.mark.parametrize("kind", ["list", "pandas", "polars"])
 def test_time_stamps_beside_areas(areas, kind):
     model, y, numbers = areas
@@ -451,6 +452,7 @@ def test_bad_input_is_named(attempt, message):
         attempt()
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_priors_with_inducing_places_survive_saving(sparse, tmp_path):
     sparse[1].save(tmp_path / "result.ngp")

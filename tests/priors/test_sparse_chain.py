@@ -145,7 +145,7 @@ def fixed_point(method):
     return means, covariances
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["power EP"], others="thorough")
 @pytest.mark.parametrize("method", METHODS)
 def test_off_the_grid_it_is_the_sparse_gp_of_the_states(results, method):
     means, covariances = fixed_point(method)
@@ -303,6 +303,7 @@ def test_fit_learns_what_the_markov_gp_would():
         same(value, sparse.parameters[name], 1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_draws_have_the_moments_of_the_joint(results):
     posterior = results("VI", INDUCING).posterior

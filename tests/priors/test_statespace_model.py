@@ -96,6 +96,7 @@ def test_latents_and_their_joint_covariance(result):
     np.testing.assert_allclose(np.reshape(joint.covariance, (6, 6)), wanted, atol=1e-10)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_draws_have_the_moments_of_the_latents(result):
     order = np.array([6, 3, 0])

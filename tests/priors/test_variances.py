@@ -33,7 +33,7 @@ def conditioned(prior, x, precision):
         return jax.tree.map(np.asarray, campaign._condition(prior, jnp.asarray(x[:, None]), sites))
 
 
-@pytest.mark.cases(slow=["True-matern32", "True-matern12"], quick=["True-rbf"], others="thorough")
+@pytest.mark.cases(slow=["True-matern32", "True-rbf"], others="thorough")
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("repeated", [False, True])
 def test_dense_variances_against_60_digits(name, repeated):
@@ -74,7 +74,7 @@ def test_dense_variances_against_60_digits(name, repeated):
             assert not np.any(gone)
 
 
-@pytest.mark.cases(thorough=["full"], others="slow")
+@pytest.mark.cases(thorough=["full", "mixed"], others="slow")
 @pytest.mark.parametrize("kind", ["full", "mixed", "negative"])
 def test_dense_covariances_of_two_latents_against_60_digits(kind):
     rng = np.random.default_rng(1)
@@ -100,7 +100,7 @@ def test_dense_covariances_of_two_latents_against_60_digits(kind):
         assert np.all(np.linalg.eigvalsh(marginals.covariance) > 0.0)
 
 
-@pytest.mark.cases(quick=["1.0-1e-16"], others="slow")
+@pytest.mark.slow
 @pytest.mark.parametrize(("variance", "noise"), [(1e6, 1e-10), (1e3, 1e-13), (1.0, 1e-16)])
 def test_precise_data_have_variances_and_densities(variance, noise):
     x = np.arange(6.0)

@@ -78,7 +78,7 @@ METHODS = {
 QUICK = ("Riemannian grads Newton", "heuristic VI")
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["Riemannian grads Newton", "Riemannian grads VI"], others="thorough")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in METHODS]
 )
@@ -90,6 +90,7 @@ def test_losses_are_the_published_ones(name):
     np.testing.assert_allclose(losses, wanted, rtol=1e-8)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_exact_variational_inference_with_backtracking_finds_the_optimum_that_the_paper_misses():
     energies = []

@@ -19,39 +19,34 @@ def python_blocks(text):
     return [(text.count("\n", 0, match.start(1)), match.group(1)) for match in BLOCK.finditer(text)]
 
 
-QUICK = ["docs/saving.md"]
-"""One page for every run. The others are slow: most of their time is compilation."""
-
 PAGES = [
     "README.md",
     "docs/index.md",
-    "docs/choosing.md",
-    "docs/coming_from.md",
     "docs/fitting.md",
-    "docs/time.md",
-    "docs/linear.md",
     "docs/tables.md",
     "docs/forecasting.md",
     "docs/sparse.md",
-    "docs/space_time.md",
-    "docs/scaling.md",
-    "docs/latents.md",
-    "docs/checking.md",
     "docs/saving.md",
     "docs/jax.md",
     "docs/extending.md",
 ]
+MORE_PAGES = [
+    "docs/choosing.md",
+    "docs/coming_from.md",
+    "docs/time.md",
+    "docs/linear.md",
+    "docs/space_time.md",
+    "docs/scaling.md",
+    "docs/latents.md",
+    "docs/checking.md",
+    "docs/sklearn.md",
+    "docs/gallery.md",
+]
+"""Most of a page's time is compilation: these run with the thorough tests."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "page",
-    [
-        *[pytest.param(page, marks=[pytest.mark.slow] * (page not in QUICK)) for page in PAGES],
-        pytest.param("docs/sklearn.md", marks=[pytest.mark.slow, pytest.mark.thorough]),
-        pytest.param("docs/gallery.md", marks=[pytest.mark.slow, pytest.mark.thorough]),
-    ],
-)
+@pytest.mark.parametrize("page", [*PAGES, *(pytest.param(page, marks=pytest.mark.thorough) for page in MORE_PAGES)])
 def test_examples_run(page, tmp_path, monkeypatch):
     path = ROOT / page
     monkeypatch.chdir(tmp_path)  # where pages may write, and read what they promise to

@@ -151,7 +151,7 @@ def test_as_real_copies():
     assert not np.shares_memory(as_real(given), given)
 
 
-@pytest.mark.cases(slow=["SparseGP"], thorough=["MarkovGP"])
+@pytest.mark.cases(slow=["SparseGP", "LinearModel"], thorough=["MarkovGP"])
 @pytest.mark.parametrize(
     "prior",
     [

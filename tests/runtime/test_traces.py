@@ -119,7 +119,7 @@ def test_the_oldest_files_go_first(folder):
     assert not first.exists() and len(list(folder.iterdir())) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["dense"], others="thorough")
 @pytest.mark.parametrize("prior", [ng.MarkovGP("matern32"), ng.GP("matern52")], ids=["chain", "dense"])
 def test_inference_from_kept_programs_is_the_same(folder, prior):
     x, y = np.linspace(0.0, 5.0, 12), np.array([0, 1, 1, 0, 2, 3, 5, 2, 1, 0, 0, 1])

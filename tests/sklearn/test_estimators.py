@@ -195,7 +195,7 @@ def test_scaling_knows_constant_columns_and_weights():
 WEIGHTS = np.arange(60) % 4
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["vi"], others="thorough")
 @pytest.mark.parametrize("method", ["newton", "vi"])
 def test_a_weight_is_a_number_of_rows(method):
     labels = LABELS == "yes"

@@ -100,6 +100,7 @@ def test_sparse_and_in_batches():
     np.testing.assert_array_equal(again.predict(x[:5]), model.predict(x[:5]))
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_ordered_classes():
     rng = np.random.default_rng(4)

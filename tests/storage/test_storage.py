@@ -874,6 +874,7 @@ def test_wrong_clocks_and_matrices_are_refused():
         decode(tree, [-each for each in arrays])
 
 
+@pytest.mark.slow
 def test_numbers_are_read_as_constructors_read_them(path):
     infer(ng.MarkovGP(K.Matern32(), pieces=1), ng.likelihoods.Poisson(), throw=False).save(path)
     altered(path, put("model", "prior", "kernel", "variance", value=2**200))

@@ -20,7 +20,7 @@ def there_and_back(result, path):
     return ng.load(path)
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["fitted"], others="thorough")
 @pytest.mark.parametrize("make", [tables.inferred, tables.fitted, tables.distributional])
 def test_results_come_back(make, tmp_path):
     result = make()

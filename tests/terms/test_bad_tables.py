@@ -345,6 +345,7 @@ def test_new_rows_that_are_not_a_table(result):
         result.predict(np.ones((2, 3)))
 
 
+@pytest.mark.slow
 def test_good_new_rows(result):
     assert result.predict(NEW).mean.shape == (1,)
     assert result.predict(NEW | {"site2": ["new"]}).mean.shape == (1,)  # a new level of a group is no error

@@ -131,7 +131,7 @@ def _energy(formula_or_model, y):
     return ng.infer(formula_or_model, TABLE, y, ng.Newton()).energy
 
 
-@pytest.mark.cases(slow=["a * x + (1 | g) + smooth(age) + trend(week) + offset(log(n))"])
+@pytest.mark.cases(slow=["a * x + (1 | g) + smooth(age) + trend(week) + offset(log(n))", "(x || g)", "C(a, 'q')"])
 @pytest.mark.parametrize("right", FAST)
 def test_formula_has_the_same_energy(right):
     formula = from_formula(f"count ~ {right}", **_objects(right))
@@ -148,6 +148,7 @@ def test_every_formula_has_the_same_energy(right):
     assert abs(_energy(formula, "poisson") - _energy(ng.Model(SAME[right], "poisson"), "count")) < 1e-12
 
 
+@pytest.mark.cases(slow=["wide", "flat", "maximised"])
 @pytest.mark.parametrize("prior", ["wide", "flat", "maximised", 3.0])
 def test_prior_of_fixed_effects(prior):
     formula = "count ~ x + (1 | g)"

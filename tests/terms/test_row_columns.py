@@ -36,6 +36,7 @@ def _model(likelihood):
     return ng.Model(Linear("x") + Group("g"), likelihood)
 
 
+@pytest.mark.cases(slow=["Binomial", "LogNormal"], others="thorough")
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=[pytest.mark.slow] * (n not in ("Poisson", "Gaussian"))) for n in LIKELIHOODS]
 )
@@ -55,6 +56,7 @@ def test_same_as_values(name):
     np.testing.assert_array_equal(named.log_density(frame, frame["y"]), density)
 
 
+@pytest.mark.thorough
 @pytest.mark.slow
 def test_parameters_of_other_latents():
     """The exposure of a wrapped likelihood, whose dispersion is a latent too."""
@@ -75,6 +77,7 @@ def test_models_that_are_not_bound():
     assert _model(lk.Poisson(exposure="rows")).likelihood.exposure == "rows"
 
 
+@pytest.mark.slow
 def test_known_variances_are_not_learned():
     result = ng.fit(_model(lk.Gaussian(variance="rows")), TABLE, "y")
     assert not any(name.startswith("likelihood") for name in result.parameters)

@@ -102,6 +102,7 @@ def test_declared_order_of_levels(kind):
     assert column.categories is not None and column.categories[:3] == tuple(ORDER)
 
 
+@pytest.mark.slow
 def test_walk_over_declared_order():
     answers = [
         ng.infer(ng.Model(Linear() + RandomWalk("word"), "poisson"), ORDERED[kind], "count").energy for kind in ORDERED
@@ -141,6 +142,7 @@ def test_missing_y_is_a_missing_row(kind):
     assert result.data.observed.tolist() == [True, False, True, True]
 
 
+@pytest.mark.slow
 def test_y_is_aligned():
     frame = TABLES["pandas, another index"]
     model = ng.Model(Linear("age"), "poisson")
@@ -169,6 +171,7 @@ def test_large_identifiers_are_exact():
     assert Table(pl.DataFrame({"g": identifiers}))["g"].levels() == (2**60, 2**60 + 1)
 
 
+@pytest.mark.slow
 def test_dates_of_one_kind_predict_another():
     """A model of dates predicts at time stamps, whatever library holds them."""
     model = ng.Model(Linear() + Smooth("date", unit="D"), "poisson")

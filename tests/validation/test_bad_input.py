@@ -509,6 +509,15 @@ OF_USERS = {
 }
 
 
+@pytest.mark.cases(
+    slow=[
+        "nan kernel in a sum",
+        "nan between rows",
+        "nan kernel in a fit",
+        "nan kernel, sparse",
+        "nan kernel in batches",
+    ]
+)
 @pytest.mark.parametrize("case", OF_USERS)
 def test_what_users_write_is_named_where_it_fails(case):
     call, *fragments = OF_USERS[case]

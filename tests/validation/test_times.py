@@ -351,6 +351,7 @@ def test_a_prior_without_a_unit_asks_for_it(case):
             ng.infer(untimed, stamps, [3, 1, 4, 1])
 
 
+@pytest.mark.slow
 def test_x_new_goes_by_its_own_name():
     result = ng.infer(model(), STAMPS, [3, 1, 4, 1])
     refuses(lambda: result.predict([np.datetime64("NaT", "D")]), "x_new", "row 0 is NaT")
