@@ -109,6 +109,12 @@ def _add_fit(commands: argparse._SubParsersAction, common: argparse.ArgumentPars
     fit.add_argument("--trials", metavar="COLUMN", help="of binomial counts")
     fit.add_argument("--weights", metavar="COLUMN", help="how many rows each row stands for")
     fit.add_argument("--method", metavar="NAME", help="vi (the default), newton or ep")
+    fit.add_argument(
+        "--effects",
+        metavar="HOW",
+        help="linear effects: wide (integrated, with a wide prior; the default), flat (as in REML), maximised (as in "
+        "glmer), or the standard deviation of their prior",
+    )
     fit.add_argument("--level", type=float, default=0.95, help="of intervals (0.95)")
     fit.add_argument("--title", help="of the report")
     fit.add_argument("--out", metavar="FOLDER", help="write the report, the model and predictions here")

@@ -1,5 +1,6 @@
 """The command line on tables in files: results, exit codes, and one line for every wrong call."""
 
+import io
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 import newtongp as ng
 from newtongp.cli import main
 from newtongp.commands.outcomes import read_outcome
+from newtongp.commands.output import Output
 
 ROWS = 80
 
@@ -121,6 +123,14 @@ def test_predict_compare_info_and_show(fitted, folder, run):
         ("fit sales.csv --y sales --method nuts --covariates price", "there is vi, newton"),
         ("fit sales.csv --formula sales~~price", "sales~~price"),
         ("fit sales.csv --formula sales~price+(1|market)", "market"),
+        ("fit sales.csv --y sales --formula sales~", "nothing to the right of ~"),
+        ("fit sales.csv --y sales --formula sales=price", "write 'sales ~ price'"),
+        ("fit sales.csv --y sales --formula sales~price,shop", "is not an operator of formulas"),
+        ("fit sales.csv --y sales --covariates price --effects fixed", "there is wide, flat, maximised"),
+        ("fit sales.csv --y sales --covariates price --effects -1", "a standard deviation above 0"),
+        ("fit sales.csv --y sales --time date --effects flat", "--effects is not for series"),
+        ("fit sales.csv --y sales --level 95", "as in --level 0.95"),
+        ("fit sales.csv --y sales --out text.ngp", "this is a file"),
         ("fit gap.csv --y sales --covariates price", "row 7"),
         ("fit sales.csv --y sales --time day", "--time day: sales.csv has no such column"),
         ("fit sales.csv --y sales --season 1w", "--season is for series"),
@@ -130,6 +140,7 @@ def test_predict_compare_info_and_show(fitted, folder, run):
         ("fit sales.csv --y sales --time date --forecast soon", "end in .csv"),
         ("fit sales.csv --y sales --time date --forecast 0", "at least 1"),
         ("predict nowhere.ngp sales.csv", "there is no such file"),
+        ("predict text.ngp sales.csv --level 0", "between 0 and 1"),
         ("predict text.ngp sales.csv", "not a newtongp file"),
         ("compare text.ngp", "at least two"),
         ("compare text.ngp text.ngp", "given twice"),
@@ -141,6 +152,31 @@ def test_a_wrong_call_has_one_line_for_an_answer(run, arguments, words):
     lines = [line for line in err.splitlines() if not line.startswith(("Likelihood:", "Model:"))]
     assert code == 1 and out == "" and len(lines) == 1, err
     assert lines[0].startswith("newtongp: ") and words in lines[0]
+
+
+@pytest.mark.slow
+def test_maximised_effects_are_those_of_fit(run, folder):
+    code, out, _ = run("fit", "sales.csv", "--formula", "sales ~ price", "--effects", "maximised", "--json")
+    facts = json.loads(out)
+    table = pd.read_csv(folder / "sales.csv")
+    same = ng.fit("sales ~ price", table, "negative_binomial", effects="maximised")
+    assert code == 0 and facts["effects"] == "maximised"
+    assert facts["summary"]["energy"]["value"] == pytest.approx(same.energy, abs=1e-6)
+    # Integrating with a wide prior costs some nats more.
+    assert same.energy < ng.fit("sales ~ price", table, "negative_binomial").energy - 1.0
+
+
+def test_a_status_is_shown_on_a_terminal_only(monkeypatch):
+    class Screen(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, shown in ((Screen(), True), (io.StringIO(), False)):
+        monkeypatch.setattr("sys.stderr", stream)
+        monkeypatch.setenv("TERM", "xterm")
+        with Output(False, False).working("Fitting sales"):
+            pass
+        assert ("Fitting sales" in stream.getvalue()) == shown
 
 
 @pytest.mark.slow

@@ -1,17 +1,22 @@
 """The scripts in examples/ run, and do what they say."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from examples import (
     areas,
+    bakery,
     batch_of_data_sets,
     distributional,
     measles,
     monthly,
     network_as_mean,
+    outliers,
+    proportions,
     sampling_hyperparameters,
     seizures,
+    tracking,
 )
 
 
@@ -99,3 +104,43 @@ def test_measles_of_all_weeks(tmp_path):
     # The best of the models of surveillance::hhh4 that are refitted every week have 1.102 and 0.748.
     assert scores.log_score < 1.03 and scores.rps < 0.70
     assert all(file.stat().st_size > 10_000 for file in files)
+
+
+@pytest.mark.slow
+def test_proportions(tmp_path):
+    _, doses = proportions.main(tmp_path / "proportions.png")
+    low, high = np.quantile(doses, [0.025, 0.975])
+    assert low < 1.772 < high < low + 0.03  # by maximum likelihood and a logit link: 1.772
+    assert drawn(tmp_path, "proportions.png")
+
+
+@pytest.mark.slow
+def test_outliers(tmp_path, capsys):
+    results = outliers.main(tmp_path / "outliers.png")
+    slopes = {name: estimates(result)["year"][0] for name, result in results.items()}
+    assert slopes["Gaussian"] == pytest.approx(5.04, abs=0.1)  # least squares
+    assert 0.5 < slopes["Student-t"] < 1.5  # least median of squares: 1.1
+    assert "1964, 1965, 1966, 1967, 1968, 1969" in capsys.readouterr().out
+    assert drawn(tmp_path, "outliers.png")
+
+
+@pytest.mark.slow
+def test_tracking(tmp_path):
+    errors = tracking.main(tmp_path / "tracking.png")
+    assert errors["VI, Student-t noise"] < 0.5 * errors["extended Kalman smoother"]
+    assert drawn(tmp_path, "tracking.png")
+
+
+@pytest.mark.slow
+def test_a_decision(tmp_path):
+    profits = bakery.main(tmp_path / "bakery.png")
+    assert profits["the quantile that pays"] == max(profits.values())
+    assert drawn(tmp_path, "bakery.png")
+
+
+def test_the_table_of_the_tutorial_is_the_one_that_is_made():
+    table = pd.read_csv(bakery.DATA, parse_dates=["date"])
+    made = bakery.make_data()
+    assert list(table.columns) == list(made.columns)
+    for name in table.columns:
+        assert list(table[name]) == list(made[name])

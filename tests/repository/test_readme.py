@@ -1,6 +1,7 @@
 """The Python blocks of the README and of the pages that promise it run from top to bottom."""
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ def python_blocks(text):
 PAGES = [
     "README.md",
     "docs/index.md",
+    "docs/tutorial.md",
     "docs/fitting.md",
     "docs/tables.md",
     "docs/forecasting.md",
@@ -51,6 +53,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
     path = ROOT / page
     monkeypatch.chdir(tmp_path)  # where pages may write, and read what they promise to
     (tmp_path / "counts.csv").write_text(COUNTS, encoding="utf-8")
+    shutil.copy(ROOT / "docs" / "assets" / "bakery.csv", tmp_path)
     blocks = python_blocks(path.read_text(encoding="utf-8"))
     assert blocks, f"{page} has no Python block"
     namespace = {"__name__": "example"}
@@ -73,13 +76,28 @@ def test_every_public_name_is_in_the_reference():
     assert not missing
 
 
-def test_pictures_are_small_and_there():
-    for page in ("README.md", "docs/gallery.md"):
-        path = ROOT / page
-        pictures = re.findall(r"!\[[^]]+\]\(([^)]+\.png)\)", path.read_text(encoding="utf-8"))
-        assert pictures, page
-        for picture in pictures:
+def test_pictures_are_small_there_and_shown():
+    shown = set()
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for picture in re.findall(r"!\[[^]]+\]\(([^)]+\.png)\)", path.read_text(encoding="utf-8")):
             assert 0 < (path.parent / picture).stat().st_size < 150_000, picture
+            shown.add((path.parent / picture).resolve())
+    assert shown == set((ROOT / "docs" / "images").glob("*.png"))
+
+
+def test_every_page_is_in_one_of_four_groups():
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    groups = re.findall(r"^  - (.+?):", text.partition("nav:")[2].partition("theme:")[0], re.MULTILINE)
+    assert groups == ["Start", "Tutorials", "How to", "Background", "Reference"]
+    listed = re.findall(r": (\w+\.md)$", text, re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_pages_load_nothing_from_elsewhere():
+    for path in (ROOT / "mkdocs.yml", *(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "assets").glob("*.*")):
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"""(src=|url\(|@import|extra_javascript:|!\[[^]]*\]\()\s*["']?https?:""", text), path
+    assert "font: false" in (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
 
 
 def test_blocks_keep_their_line_numbers():

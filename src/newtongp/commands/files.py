@@ -82,6 +82,19 @@ def check_columns(table: Any, names: list[str], option: str, path: str) -> None:
         )
 
 
+def check_level(level: float) -> None:
+    """Raise CommandError if this is not the level of an interval."""
+    if not 0.0 < level < 1.0:
+        better = f", as in --level {level / 100.0:g}" if 1.0 < level < 100.0 else ""
+        raise CommandError(f"--level {level:g}: the level of intervals is between 0 and 1{better}")
+
+
+def check_folder(path: str | None) -> None:
+    """Raise CommandError if a report cannot be written here, before anything is computed for it."""
+    if path is not None and Path(path).exists() and not Path(path).is_dir():
+        raise CommandError(f"--out {path}: this is a file, and a report is a folder: choose another name")
+
+
 def load_result(path: str) -> Any:
     """A saved result."""
     from ..storage import load

@@ -7,17 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from .files import CommandError, check_columns, read_table, write_table
+from .files import CommandError, check_columns, check_folder, check_level, read_table, write_table
 from .forecast import NOT_CONVERGED, check_options, forecast
 from .outcomes import Outcome, read_outcome
 from .output import Output
 
 _ROW_COLUMNS = ("exposure", "trials", "weights")
+_EFFECTS = ("wide", "flat", "maximised")
 
 
 def fit(given: argparse.Namespace, output: Output) -> int:
     """Fit a model of a table; returns the exit code."""
     check_options(given)
+    check_level(given.level)
+    check_folder(given.out)
     table = read_table(given.table)
     formula = given.formula
     if formula is not None and given.y is None:
@@ -94,7 +97,10 @@ def _fitted(given: argparse.Namespace, formula: str, likelihood: Any, table: Any
     from ..fitting.fit import fit
 
     output.facts["formula"] = formula
-    options = {"weights": given.weights} if given.weights else {}
+    options: dict[str, Any] = {"weights": given.weights} if given.weights else {}
+    if given.effects is not None:
+        options["effects"] = _effects(given.effects)
+        output.facts["effects"] = options["effects"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = fit(
@@ -103,6 +109,21 @@ def _fitted(given: argparse.Namespace, formula: str, likelihood: Any, table: Any
     for sentence in dict.fromkeys(str(warning.message) for warning in caught):
         output.note(f"Warning: {sentence}")
     return result
+
+
+def _effects(text: str) -> Any:
+    """How fixed effects are treated: by name, or by the standard deviation of their prior."""
+    if text in _EFFECTS:
+        return text
+    try:
+        deviation = float(text)
+    except ValueError:
+        deviation = 0.0
+    if not 0.0 < deviation < np.inf:
+        raise CommandError(
+            f"--effects {text}: there is {', '.join(_EFFECTS)}, or a standard deviation above 0, such as 2.5"
+        )
+    return deviation
 
 
 def _method(name: str | None) -> Any:
@@ -126,14 +147,12 @@ def _report(given: argparse.Namespace, result: Any, table: Any, output: Output) 
         return
     folder = Path(given.out)
     title = given.title or f"{given.y} in {Path(given.table).name}"
-    section = section_of(result, title)._replace(summary=summary, files="model")
-    page = write_report(folder, [section], title)
-    predictions = folder / "predictions.csv"
-    write_table(with_columns(table, result.predict(table).to_frame(given.level)), str(predictions))
-    written = {"report": str(page), "model": str(folder / "model.ngp"), "predictions": str(predictions)}
-    output.result("files", written)
-    for what, file in written.items():
-        output.note(f"{what.capitalize()}: {file}")
+    with output.working("Writing the report"):
+        section = section_of(result, title)._replace(summary=summary, files="model")
+        page = write_report(folder, [section], title)
+        predictions = folder / "predictions.csv"
+        write_table(with_columns(table, result.predict(table).to_frame(given.level)), str(predictions))
+    output.files({"report": page, "model": folder / "model.ngp", "predictions": predictions})
 
 
 def with_columns(table: Any, predicted: Any) -> Any:

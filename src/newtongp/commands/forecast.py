@@ -1,6 +1,7 @@
 """`newtongp fit --time`: from a table with a time column to forecasts, their components, and a report."""
 
 import argparse
+import contextlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 from .files import CommandError, check_columns, read_table, write_table
 from .output import Output
 
-_NOT_WITH_TIME = ("formula", "groups", "smooth", "exposure", "trials", "weights")
+_NOT_WITH_TIME = ("formula", "groups", "smooth", "exposure", "trials", "weights", "effects")
 _ONLY_WITH_TIME = ("season", "trend", "holidays", "series", "forecast")
 NOT_CONVERGED = 3
 """The exit code of a fit that has not converged; everything is written nevertheless."""
@@ -43,10 +44,13 @@ def forecast(given: argparse.Namespace, table: Any, output: Output) -> int:
         settings["season"] = None if given.season == ["none"] else [_period(text) for text in given.season]
     if given.likelihood:
         settings["likelihood"] = given.likelihood
-    with warnings.catch_warnings(record=True) as caught:
+    several = given.series is not None
+    with warnings.catch_warnings(record=True) as caught, contextlib.ExitStack() as shown:
         warnings.simplefilter("always")
+        if not several:  # several series have a bar of their own
+            shown.enter_context(output.working(f"Fitting {given.y} ({len(table)} rows)"))
         forecaster = Forecaster(**settings).fit(
-            table, given.time, given.y, given.series, progress=output.terminal and given.series is not None
+            table, given.time, given.y, given.series, progress=output.terminal and several
         )
         ahead = None if where is None else forecaster.forecast(where, given.level)
     for sentence in dict.fromkeys(str(warning.message) for warning in caught):
@@ -60,7 +64,9 @@ def forecast(given: argparse.Namespace, table: Any, output: Output) -> int:
         rows = ahead.assign(**{given.time: ahead[given.time].astype(str)}).to_dict("records")
         output.result("forecast", rows, None if given.out else ahead.to_string(index=False))
     if given.out:
-        _write(given, forecaster, where, ahead, output)
+        with output.working("Writing the report"):
+            written = _write(given, forecaster, where, ahead)
+        output.files(written)
     return 0 if all(one.result.status.ok for one in forecaster.fits.values()) else NOT_CONVERGED
 
 
@@ -87,7 +93,7 @@ def _horizon(given: argparse.Namespace) -> Any:
     return steps
 
 
-def _write(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any, output: Output) -> None:
+def _write(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any) -> dict[str, Path]:
     """Write the forecasts, the components, and the report (of a single series)."""
     folder = Path(given.out)
     written = {}
@@ -98,9 +104,7 @@ def _write(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any, o
     write_table(forecaster.components(level=given.level), str(written["components"]))
     if given.series is None:
         written["report"] = _report(given, forecaster, where, folder)
-    output.result("files", {what: str(file) for what, file in written.items()})
-    for what, file in written.items():
-        output.note(f"{what.capitalize()}: {file}")
+    return written
 
 
 def _report(given: argparse.Namespace, forecaster: Any, where: Any, folder: Path) -> Path:

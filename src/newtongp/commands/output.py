@@ -1,8 +1,11 @@
 """What a command prints: text for a person, plain lines in a pipe, or one JSON object."""
 
+import contextlib
 import json
 import math
 import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +28,17 @@ class Output:
         if not self.quiet:
             print(sentence, file=sys.stderr, flush=True)
 
+    @contextlib.contextmanager
+    def working(self, sentence: str) -> Iterator[None]:
+        """Show on a terminal, as long as the body runs, that the program works; nothing elsewhere."""
+        if not self.terminal:
+            yield
+            return
+        from rich.console import Console
+
+        with Console(stderr=True).status(sentence):
+            yield
+
     def result(self, name: str, value: Any, shown: Any = None) -> None:
         """A result, by name in JSON, and as text or as something that rich prints."""
         self.facts[name] = value
@@ -35,6 +49,12 @@ class Output:
         Console(width=None if sys.stdout.isatty() else 120, soft_wrap=isinstance(shown, str), highlight=False).print(
             shown, markup=False
         )
+
+    def files(self, written: Mapping[str, Path]) -> None:
+        """The files that were written, by what they are."""
+        self.result("files", {what: str(file) for what, file in written.items()})
+        for what, file in written.items():
+            self.note(f"{what.capitalize()}: {file}")
 
     def close(self) -> None:
         """Print the JSON object, if one was asked for."""

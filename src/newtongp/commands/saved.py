@@ -4,13 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .files import STANDARD_OUTPUT, CommandError, load_result, read_table, write_table
+from .files import STANDARD_OUTPUT, CommandError, check_level, load_result, read_table, write_table
 from .fit import with_columns
 from .output import Output
 
 
 def predict(given: argparse.Namespace, output: Output) -> int:
     """Predictions for the rows of a table, written to a file or printed."""
+    check_level(given.level)
     result, table = load_result(given.model), read_table(given.table)
     prediction = result.predict(table, without=given.without, new_levels=given.new_levels)
     frame = prediction.to_frame(given.level)

@@ -190,6 +190,9 @@ def _explained(reason: str) -> str:
         return f"'{symbol}' must be between two terms: write what is missing, or leave it out{advice}"
     if "context" in reason:
         return "a parenthesis or quote is opened and not closed, or closed and not opened"
+    unknown = re.match(r"Unknown operator '(.+)'", reason)
+    if unknown is not None:
+        return f"{unknown.group(1)!r} is not an operator of formulas, which are + - * / : ^ ** and (1 | g)"
     between = re.match(r"Missing operator between '(.+)' and '(.+)'", reason)
     if between is not None:
         one, two = between.groups()

@@ -44,7 +44,9 @@ def from_formula(formula: str, effects: Any = "wide", **objects: Any) -> Formula
     if not isinstance(formula, str):
         raise ValueError(f"a formula is text such as 'y ~ x + (1 | g)', got {short(formula)}")
     if "~" not in formula:
-        raise ValueError(f"the formula {formula!r} has no ~: write 'y ~ {formula.strip() or 1}'")
+        left, equals, right = formula.partition("=")
+        better = f"{left.strip()} ~ {right.strip()}" if equals and "(" not in left else f"y ~ {formula.strip() or 1}"
+        raise ValueError(f"the formula {formula!r} has no ~: write '{better}'")
     left, _, right = formula.partition("~")
     if not right.strip():
         output = left.strip() or "y"
