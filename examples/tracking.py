@@ -7,6 +7,7 @@ the path in spite of wrong directions.
 
 from typing import Any
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln
@@ -22,7 +23,7 @@ class Bearings(ng.Likelihood):
 
     num_latents = 2  # the position
     num_outputs = 2  # one angle per sensor
-    heavy_tails: bool = False
+    heavy_tails: bool = eqx.field(static=True, default=False)
 
     def mean(self, f):
         return jnp.arctan2(f[1] - SENSORS[:, 1], f[0] - SENSORS[:, 0])
@@ -107,7 +108,7 @@ def draw(results: dict[str, ng.Result], positions: np.ndarray, index: np.ndarray
     ax.plot(*SENSORS.T, "^", color="#a4161a", markersize=9, label="sensors")
     ax.set(xlabel="east, km", ylabel="north, km")
     ax.set_aspect("equal", adjustable="datalim")
-    ax.legend(frameon=False, fontsize="small", loc="lower left")
+    ax.legend(frameon=False, fontsize="small", loc="upper center")
     ax.spines[["top", "right"]].set_visible(False)
     return figure
 

@@ -196,6 +196,7 @@ def test_forecasts_of_a_series(run, folder):
     parts = pd.read_csv(folder / "ahead" / "components.csv")
     assert set(parts["component"]) == {"trend"} and len(parts) == ROWS
     page = (folder / "ahead" / "index.html").read_text()
+    assert 'href="forecast.csv"' in page and page.count(f"<td>{last[:4]}-") == 3
     assert "forecasts with 90 % intervals" in page and (folder / "ahead" / "model_1.png").exists()
 
 

@@ -104,9 +104,12 @@ def test_several_sections_have_an_overview_and_names_of_their_own(tmp_path, coun
     figure, ax = pyplot.subplots()
     ax.plot([0.0, 1.0])
     first = report.Section("Counts", counts, ["First <i>."], [report.Picture(figure, "A line & more")], code="x < 1")
-    second = report.Section("counts", counts, findings=["About 5 % of it."])
+    table = report.Table("Ahead", ["day", "mean"], [["Mon <1>", 3.14159265], ["Tue", 20000.4]])
+    second = report.Section("counts", counts, findings=["About 5 % of it."], tables=[table])
     found = check_page(report.write_report(tmp_path, [first, second], "Both", ["Two of them."]))
     for words in ("First <i>.", "A line & more", "x < 1", "About 5\N{NO-BREAK SPACE}% of it.", "Two of them."):
+        assert words in found.text
+    for words in ("Ahead", "Mon <1>", "3.142", "20000"):
         assert words in found.text
     assert found.anchors == ["counts", "counts_2"] and found.references.count("#counts_2") == 1
     names = {"counts.ngp", "counts_1.png", "counts_2.ngp", "index.html"}

@@ -103,13 +103,16 @@ def _write(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any) -
     written["components"] = folder / "components.csv"
     write_table(forecaster.components(level=given.level), str(written["components"]))
     if given.series is None:
-        written["report"] = _report(given, forecaster, where, folder)
+        written["report"] = _report(given, forecaster, where, ahead, folder)
     return written
 
 
-def _report(given: argparse.Namespace, forecaster: Any, where: Any, folder: Path) -> Path:
-    from ..report import write_report
-    from ..report.page import Picture, Section, calibration_picture
+_SHOWN = 60
+"""How many rows of forecasts the report shows; the file has all."""
+
+
+def _report(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any, folder: Path) -> Path:
+    from ..report import Picture, Section, Table, calibration_picture, write_report
 
     title = given.title or f"{given.y} in {Path(given.table).name}"
     percent = f"{100.0 * given.level:g} %"
@@ -123,5 +126,9 @@ def _report(given: argparse.Namespace, forecaster: Any, where: Any, folder: Path
         ),
         calibration_picture(forecaster.result),
     ]
-    section = Section(title, forecaster.result, [f"{forecaster}."], pictures, files="model")
+    tables = []
+    if ahead is not None:
+        rows = ahead.head(_SHOWN).astype({given.time: str}).to_numpy(object).tolist()
+        tables.append(Table(f"Forecasts, with {percent} intervals", list(ahead.columns), rows, "forecast.csv"))
+    section = Section(title, forecaster.result, [f"{forecaster}."], pictures, files="model", tables=tables)
     return write_report(folder, [section], title)

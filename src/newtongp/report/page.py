@@ -34,12 +34,22 @@ class Picture(NamedTuple):
     went: bool = False
 
 
+class Table(NamedTuple):
+    """A table with its title, and perhaps a file in the folder of the page that has all of it."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    file: str | None = None
+
+
 class Section(NamedTuple):
     """One result on the page.
 
     `text` and `findings` are sentences of plain text: paragraphs above the figures, and items of a list below them.
     `code` is shown unchanged. `summary` is that of the result, computed if it is not given. `files` is the beginning of
-    the names of its files, made from the title if it is not given.
+    the names of its files, made from the title if it is not given. `tables` are shown below the figures, with numbers
+    in four digits.
     """
 
     title: str
@@ -50,6 +60,7 @@ class Section(NamedTuple):
     code: str = ""
     summary: "Summary | None" = None
     files: str | None = None
+    tables: Sequence[Table] = ()
 
 
 def folder_name(folder: Any) -> str:
@@ -241,12 +252,29 @@ def _section(folder: Path, name: str, section: Section) -> dict[str, Any]:
         "title": section.title,
         "text": section.text,
         "found": [picture for picture in pictures if not picture["went"]],
+        "tables": [_table(table) for table in section.tables],
         "findings": section.findings,
         "code": section.code.strip(),
         "summary": section.summary._repr_html_(),
         "went": [picture for picture in pictures if picture["went"]],
         **_saved(folder, name, section.result),
     }
+
+
+def _table(table: Table) -> dict[str, Any]:
+    rows = [[_cell(value) for value in row] for row in table.rows]
+    return {**table._asdict(), "rows": rows}
+
+
+def _cell(value: Any) -> str:
+    """A value in a table.
+
+    >>> [_cell(value) for value in (3.14159, 123456.7, 1e-7, 12, "a")]
+    ['3.142', '123457', '1e-07', '12', 'a']
+    """
+    if not isinstance(value, (float, np.floating)):
+        return str(value)
+    return f"{value:.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def _drawn(folder: Path, file: str, picture: Picture) -> dict[str, Any]:
