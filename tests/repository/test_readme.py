@@ -53,7 +53,8 @@ def test_examples_run(page, tmp_path, monkeypatch):
     path = ROOT / page
     monkeypatch.chdir(tmp_path)  # where pages may write, and read what they promise to
     (tmp_path / "counts.csv").write_text(COUNTS, encoding="utf-8")
-    shutil.copy(ROOT / "docs" / "assets" / "bakery.csv", tmp_path)
+    for file in ("docs/assets/bakery.csv", "tests/data/air_passengers.csv"):
+        shutil.copy(ROOT / file, tmp_path)
     blocks = python_blocks(path.read_text(encoding="utf-8"))
     assert blocks, f"{page} has no Python block"
     namespace = {"__name__": "example"}
