@@ -32,7 +32,7 @@ def main() -> None:
     figures.results(study).savefig(IMAGES / "experiments_motorcycle_vi.png", dpi=80)
     example = figures.heteroscedastic_example(study)
     assert example is not None
-    example.savefig(IMAGES / "experiments_motorcycle_posterior.png", dpi=80)
+    example.savefig(IMAGES / "experiments_motorcycle_posterior.png", dpi=70)
 
 
 if __name__ == "__main__":

@@ -125,6 +125,7 @@ def test_outliers(tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_tracking(tmp_path):
     errors = tracking.main(tmp_path / "tracking.png")
     assert errors["VI, Student-t noise"] < 0.5 * errors["extended Kalman smoother"]
@@ -132,6 +133,7 @@ def test_tracking(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_decision(tmp_path):
     profits = bakery.main(tmp_path / "bakery.png")
     assert profits["quantile that pays"] == max(profits.values())

@@ -22,7 +22,6 @@ def python_blocks(text):
 
 PAGES = [
     "README.md",
-    "docs/index.md",
     "docs/tutorial.md",
     "docs/fitting.md",
     "docs/tables.md",
@@ -33,6 +32,7 @@ PAGES = [
     "docs/extending.md",
 ]
 MORE_PAGES = [
+    "docs/index.md",
     "docs/choosing.md",
     "docs/coming_from.md",
     "docs/time.md",
