@@ -128,6 +128,7 @@ def test_predict_compare_info_and_show(fitted, folder, run):
         ("fit sales.csv --y sales --formula sales~price,shop", "is not an operator of formulas"),
         ("fit sales.csv --y sales --covariates price --effects fixed", "there is wide, flat, maximised"),
         ("fit sales.csv --y sales --covariates price --effects -1", "a standard deviation above 0"),
+        ("fit sales.csv --y sales --covariates price --effects maximised", "for models with other terms"),
         ("fit sales.csv --y sales --time date --effects flat", "--effects is not for series"),
         ("fit sales.csv --y sales --level 95", "as in --level 0.95"),
         ("fit sales.csv --y sales --out text.ngp", "this is a file"),
@@ -156,14 +157,15 @@ def test_a_wrong_call_has_one_line_for_an_answer(run, arguments, words):
 
 @pytest.mark.slow
 def test_maximised_effects_are_those_of_fit(run, folder):
-    code, out, _ = run("fit", "sales.csv", "--formula", "sales ~ price", "--effects", "maximised", "--json")
+    formula = "sales ~ price + (1 | shop)"
+    code, out, _ = run("fit", "sales.csv", "--formula", formula, "--effects", "maximised", "--json")
     facts = json.loads(out)
     table = pd.read_csv(folder / "sales.csv")
-    same = ng.fit("sales ~ price", table, "negative_binomial", effects="maximised")
+    same = ng.fit(formula, table, "negative_binomial", effects="maximised")
     assert code == 0 and facts["effects"] == "maximised"
     assert facts["summary"]["energy"]["value"] == pytest.approx(same.energy, abs=1e-6)
     # Integrating with a wide prior costs some nats more.
-    assert same.energy < ng.fit("sales ~ price", table, "negative_binomial").energy - 1.0
+    assert same.energy < ng.fit(formula, table, "negative_binomial").energy - 1.0
 
 
 def test_a_status_is_shown_on_a_terminal_only(monkeypatch):

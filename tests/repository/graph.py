@@ -48,7 +48,7 @@ MAY_IMPORT = {
         "fitting plotting"
     ),
     "interface": "validation numerics results prediction storage fitting plotting diagnostics report",
-    "commands": "validation parameters likelihoods methods model storage fitting diagnostics report forecasting",
+    "commands": "validation parameters likelihoods terms methods model storage fitting diagnostics report forecasting",
     "sklearn": "validation parameters kernels means likelihoods priors methods model results inference fitting",
     "cli": "_runtime commands",
     "__main__": "cli",
