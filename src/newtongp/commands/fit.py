@@ -118,8 +118,8 @@ def _effects(text: str, formula: str) -> Any:
 
     if text == "maximised" and all(isinstance(term, (Linear, Offset)) for term in from_formula(formula).terms.terms):
         raise CommandError(
-            f"--effects maximised is for models with other terms too, such as (1 | g), and {formula!r} has none: leave it "
-            "out, or write --effects flat"
+            f"--effects maximised is for models with other terms too, such as (1 | g), and {formula!r} has none: "
+            "leave it out, or write --effects flat"
         )
     if text in _EFFECTS:
         return text
