@@ -1,5 +1,7 @@
 """Gaussian processes in space and time agree with dense ones for every method, and with NumPy where they are sparse."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -109,7 +111,7 @@ def test_gradients_agree_with_dense_gps(method, likelihood):
 def test_draws_have_the_covariance_of_the_joint(inducing, monkeypatch):
     """Draws are linear in normal numbers, so that unit vectors in their place show the covariance."""
     model = ng.Model(ng.SpaceTimeGP(TIME, SPACE, inducing, mean=0.2), "poisson")
-    posterior = ng.infer(model, X, OUTPUTS["poisson"]).posterior
+    posterior: Any = ng.infer(model, X, OUTPUTS["poisson"]).posterior
     joint, merged = posterior.joint(X_NEW), space_time_posterior._merged(posterior._times, X_NEW[:, 0], len(X_NEW))
     steps, (slots, latents) = len(merged.times), posterior.linear.shape[1:]
     size = posterior.workspace.chain.size

@@ -193,6 +193,9 @@ class SpaceTimeGP(Prior):
         states = 16.0 * np.sqrt(steps) * float(size) ** 2
         return stored + states + 8.0 * x.shape[0] * 40.0 * latents**2
 
+    def matrix_size(self, x: np.ndarray) -> float | None:
+        return float(len(places_of(x[:, 1:]).distinct) * self.num_latents) ** 2
+
     def prepare(self, inputs: SpaceTimeInputs) -> SpaceTimeWorkspace:
         channels = self.channels
         kernel = Independent([channel.space for channel in channels])
