@@ -4,7 +4,8 @@ import numpy as np
 from bayesnewton_markov import compiled
 from common import Measurements, load, save, serve, timed
 
-ITERATIONS = 12  # to convergence
+MOST, SAME = 100, 1e-9
+"""The largest number of iterations, and the change of means and variances at which they have converged."""
 
 
 def prepare(task: dict) -> tuple[Measurements, dict]:
@@ -27,14 +28,22 @@ def prepare(task: dict) -> tuple[Measurements, dict]:
         Y=data["y"],
     )
     step = compiled(model, lambda: model.inference(lr=1.0))
-    for _ in range(ITERATIONS):
+
+    def moments() -> tuple[np.ndarray, np.ndarray]:
+        return np.asarray(model.posterior_mean.value), np.asarray(model.posterior_variance.value)
+
+    iterations, change = 0, np.inf
+    while iterations < MOST and change > SAME:
+        before = moments()
         step()
+        change = max(float(np.max(np.abs(new - old))) for new, old in zip(moments(), before, strict=True))
+        iterations += 1
     # Its posterior is that of the whitened process.
-    mean, spread = np.asarray(model.posterior_mean.value), np.asarray(model.posterior_variance.value)
+    mean, spread = moments()
     rows = data["features"]
     variance = np.einsum("ij,tjk,ik->ti", rows, spread.reshape(times, places, places), rows)
     save(task, mean=mean.reshape(times, places) @ rows.T, variance=variance)
-    return {"iteration": timed(step)}, {}
+    return {"iteration": timed(step)}, {"iterations": iterations, "last_change": change}
 
 
 if __name__ == "__main__":

@@ -113,6 +113,12 @@ def processes(dim: int) -> tuple[str, np.ndarray, np.ndarray]:
     return "matern52", np.full(count, VARIANCE / count), LENGTHSCALE * np.linspace(1.0, 2.0, count)
 
 
+def matern32_transition(step: float, rate: float) -> np.ndarray:
+    """The transition of f and its derivative over a step; the rate is √3 by the lengthscale."""
+    scaled = rate * step
+    return np.exp(-scaled) * np.array([[1.0 + scaled, step], [-scaled * rate, 1.0 - scaled]])
+
+
 def write(path: str | Path, arrays: dict[str, Any]) -> None:
     as_arrays: dict[str, Any] = {name: np.asarray(value) for name, value in arrays.items()}
     np.savez(path, **as_arrays)

@@ -1,6 +1,8 @@
 """This library on a model in space and time: one iteration of VI, convergence, and what the first run takes."""
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from common import Measurements, load, peak_megabytes, save, serve, slope
@@ -9,14 +11,39 @@ SHORT, LONG = 2, 12
 
 
 def prepare(task: dict) -> tuple[Measurements, dict]:
+    data = load(task)
+    if "lengths" in task:
+        parts = {times: {**data, "t": data["t"][:times], "y": data["y"][:times]} for times in task["lengths"]}
+        return {str(times): iteration(*problem(part)) for times, part in parts.items()}, {}
+    return run_all(task, data)
+
+
+def problem(data: dict[str, np.ndarray]) -> tuple[Any, np.ndarray, np.ndarray]:
+    """The model, x and y."""
     import newtongp as ng
 
-    data = load(task)
     times, places = data["y"].shape
     x = np.column_stack([np.repeat(data["t"], places), np.tile(data["s"], times)])
-    y = data["y"].ravel()
     kernel = ng.kernels.Matern32(data["lengthscale"], data["variance"])
     model = ng.Model(ng.SpaceTimeGP(kernel, ng.kernels.Matern32(data["reach"])), ng.likelihoods.Poisson())
+    return model, x, data["y"].ravel()
+
+
+def iteration(model: Any, x: np.ndarray, y: np.ndarray) -> Callable[[], float]:
+    """A measurement of one iteration."""
+    import newtongp as ng
+
+    def run(iterations: int):
+        return ng.infer(model, x, y, ng.VI(), ng.Constant(1.0), iterations, tol=0.0, throw=False)
+
+    return slope(run, SHORT, LONG)
+
+
+def run_all(task: dict, data: dict[str, np.ndarray]) -> tuple[Measurements, dict]:
+    """Inference for the first time and to convergence, and learning if asked for."""
+    import newtongp as ng
+
+    model, x, y = problem(data)
     start = time.perf_counter()
     ng.infer(model, x, y, max_steps=1, throw=False)
     found = {"first_seconds": time.perf_counter() - start}
@@ -25,11 +52,14 @@ def prepare(task: dict) -> tuple[Measurements, dict]:
     found |= {"seconds": time.perf_counter() - start, "steps": result.steps, "status": result.status.name}
     found["peak_megabytes"] = peak_megabytes()
     if task.get("fit"):
+        unknown = ng.Model(ng.SpaceTimeGP("matern32", "matern32"), ng.likelihoods.Poisson())
         start = time.perf_counter()
-        fitted = ng.fit(model, x, y, standard_errors=False)
+        fitted = ng.fit(unknown, x, y)
         found |= {"fit_seconds": time.perf_counter() - start, "fit_status": fitted.status.name}
-        found["fit_megabytes"] = peak_megabytes()
-    shape = times, places
+        found |= {"evaluations": fitted.evaluations, "fit_megabytes": peak_megabytes()}
+        found["learned"] = {name: float(value) for name, value in fitted.learned.items()}
+        return {}, found
+    shape = data["y"].shape
     save(
         task,
         mean=result.marginals.mean.reshape(shape),
@@ -37,11 +67,7 @@ def prepare(task: dict) -> tuple[Measurements, dict]:
         linear=result.sites.linear.reshape(shape),
         precision=result.sites.precision.reshape(shape),
     )
-
-    def run(iterations: int):
-        return ng.infer(model, x, y, ng.VI(), ng.Constant(1.0), iterations, tol=0.0, throw=False)
-
-    return ({"iteration": slope(run, SHORT, LONG)} if task["iterations"] else {}), found
+    return {"iteration": iteration(model, x, y)}, found
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The sites are those that VI converges to, so that the marginals are those of the
 """
 
 import numpy as np
-from common import Measurements, load, save, serve, timed
+from common import Measurements, load, matern32_transition, save, serve, timed
 
 
 def prepare(task: dict) -> tuple[Measurements, dict]:
@@ -31,7 +31,7 @@ def smooth(t, features, lengthscale, variance, linear, precision):
     kept = []
     steps = np.diff(t, prepend=t[0])
     for step, tilt, weight in zip(steps, linear, precision, strict=True):
-        matrix = transition(step, rate)
+        matrix = matern32_transition(step, rate)
         noise = stationary - matrix @ stationary @ matrix.T
         spread = moved(matrix, moved(matrix, spread).T)
         spread.reshape(2, width, 2, width)[:, column, :, column] += noise
@@ -69,11 +69,6 @@ def smooth(t, features, lengthscale, variance, linear, precision):
         vector = moved(matrix.T, vector[:, None])[:, 0]
         information = moved(matrix.T, moved(matrix.T, information).T)
     return means, variances
-
-
-def transition(step: float, rate: float) -> np.ndarray:
-    scaled = rate * step
-    return np.exp(-scaled) * np.array([[1.0 + scaled, step], [-scaled * rate, 1.0 - scaled]])
 
 
 def moved(matrix: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Inverses of triangular matrices in blocks, and equations that are solved by products, against NumPy."""
+"""Inverses of triangular matrices in blocks, roots of singular ones, and equations solved by products."""
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,27 @@ def test_inverses_in_blocks(size):
 def test_diagonals_of_several_matrices():
     matrices = np.random.default_rng(0).normal(size=(3, 5, 5))
     assert np.array_equal(linalg.diagonals(jnp.asarray(matrices)), np.diagonal(matrices, axis1=1, axis2=2))
+
+
+def covariance(reach):
+    """Of 20 points on a line; for long reaches, most of its eigenvalues are rounding."""
+    gaps = jnp.abs(jnp.arange(20.0)[:, None] - jnp.arange(20.0)[None, :]) / reach
+    scales = jnp.linspace(0.5, 2.0, 20)
+    return scales[:, None] * jnp.exp(-0.5 * gaps**2) * scales[None, :]
+
+
+@pytest.mark.parametrize("reach", [0.7, 30.0])
+def test_roots_of_singular_covariances(reach):
+    matrix, change = jax.jvp(covariance, (reach,), (1.0,))
+    (whitener, root), (_, root_change) = jax.jvp(
+        lambda reach: linalg.whitening_and_root(covariance(reach)), (reach,), (1.0,)
+    )
+    np.testing.assert_array_equal(whitener, linalg.whitening(matrix))
+    np.testing.assert_allclose(root @ root.T, matrix, atol=1e-14)
+    kept = np.any(np.asarray(whitener) != 0.0, axis=1)
+    assert np.all(kept) == (reach < 1.0)
+    np.testing.assert_allclose(root[:, kept], matrix @ whitener[kept].T, atol=1e-8)
+    np.testing.assert_allclose(root @ root_change.T + root_change @ root.T, change, atol=1e-8)
 
 
 def system(size, strength):

@@ -411,12 +411,16 @@ def _infer(prior, x):
 PLAIN = ng.SpaceTimeGP(TIME, SPACE)
 AREAS = ng.SpaceTimeGP(TIME, kernels.Graph(ADJACENCY))
 CLOSE = np.array([[t, s, 0.0] for t in (0.0, 1.0) for s in (0.1, 0.1 + 1e-13, 0.7)])
+GRID = np.array([[t, a, b] for t in (0.0, 1.0) for a in (0.1, 0.1 + 1e-13, 0.7) for b in (1.0, 2.0, 3.0)])
+TWO = np.array([[t, 5.0, b] for t in (0.0, 1.0) for b in (0.3, 0.1 + 0.2)])
 
 
 @pytest.mark.parametrize(
     ("attempt", "message"),
     [
-        (lambda: _infer(PLAIN, CLOSE), r"two places cannot be told apart, \[0.1, 0\] and \[0.1000000000001, 0\]"),
+        (lambda: _infer(PLAIN, CLOSE), r"two places cannot be told apart, \[0.1, 0\] and \[0.1000000000001\d*, 0\]"),
+        (lambda: _infer(PLAIN, GRID), r"two places cannot be told apart, \[0.1, 1\] and \[0.1000000000001\d*, 1\]"),
+        (lambda: _infer(PLAIN, TWO), r"two places cannot be told apart, \[5, 0.3\] and \[5, 0.30000000000000004\]"),
         (lambda: _infer(PLAIN, X * [1.0, 0.0, 0.0]), r"all rows are at one place.*use MarkovGP\(time\)"),
         (lambda: _infer(PLAIN, X * [0.0, 1.0, 1.0]), r"all rows are at one time.*use GP\(space\)"),
         (lambda: _infer(PLAIN, X[:, :1]), "works on the time and the place of every row, but x has one column"),
@@ -427,6 +431,11 @@ CLOSE = np.array([[t, s, 0.0] for t in (0.0, 1.0) for s in (0.1, 0.1 + 1e-13, 0.
         (
             lambda: _infer(AREAS, _weeks("list")),
             r'the unit of the lengthscales, as in SpaceTimeGP\(time, space, unit="D"\)',
+        ),
+        (lambda: _infer(AREAS, [[0.0, "Leer"], [1.0, "Emden"]]), "got ndarray with 'Leer': number names first"),
+        (
+            lambda: _infer(AREAS, [["2024-05-01", 0], ["2024-05-02", 1]]),
+            "'2024-05-01': make time stamps of",
         ),
         (lambda: _infer(ng.SpaceTimeGP(TIME, SPACE, PLACES[:, :1]), X), "inducing has 1 column.*but x has 2 after"),
         (lambda: _infer(ng.SpaceTimeGP(TIME, SPACE, PLACES + 50.0), X), "far from all places of the data, row 0"),

@@ -75,7 +75,7 @@ INPUTS = {
     "three dimensions": (np.zeros((3, 2, 1)), "got shape (3, 2, 1)", "x.reshape(3, -1)"),
     "no rows": ([], "x has no rows", "give at least one"),
     "no columns": (np.zeros((3, 0)), "x has no columns", "(3, 0)"),
-    "strings": (["a", "b", "c"], "x must hold real numbers", "list with 'a'", "floats"),
+    "strings": (["a", "b", "c"], "x must hold real numbers", "list with 'a'", "number names first"),
     "numbers as strings": (["1", "2", "3"], "with '1'"),
     "strings in a frame": (pd.DataFrame({"a": [1, 2, 3], "b": ["u", "v", "w"]}), "DataFrame with 'u'"),
     "categories": (pd.Series(["1", "2", "3"], dtype="category"), "Series with '1'"),

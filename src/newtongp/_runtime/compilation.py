@@ -54,7 +54,9 @@ def compiled(
     """`jax.jit` with an effort and a number of threads that are chosen for each call.
 
     They depend on `work`, the number of array elements that the program processes, or processes per step if it
-    iterates. By default that is the size of its arguments. With `full`, the effort is full unless there is little work.
+    iterates. By default that is the size of its arguments. If the program factorises many small matrices, `matrix`, the
+    number of elements of one of them, determines the threads. With `full`, the effort is full unless there is little
+    work.
     Without `again`, the program is not compiled a second time. There are two attributes: `start` starts compiling the
     program that a call with such arguments will use, and `prepare` compiles one for later calls (`Tiers.prepare`).
     """
@@ -68,15 +70,18 @@ def compiled(
     tiers = Tiers(lambda: jitted("low"), lambda: jitted("medium"), static_argnums)
 
     @functools.wraps(function)
-    def call(*args: Any, work: float | None = None, full: bool = False, again: bool = True) -> Any:
+    def call(
+        *args: Any, work: float | None = None, matrix: float | None = None, full: bool = False, again: bool = True
+    ) -> Any:
         leaves, structure = jax.tree.flatten(tiers.dynamic(args))
         if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return jitted(None)(*args)  # part of a larger program, which has its own options
         size = sum(getattr(leaf, "size", 1) for leaf in leaves)
         elements = size if work is None else work
+        factorised = elements if matrix is None else matrix
         kept, forced = traces.are_kept(), forced_effort()
         effort = _effort(size, work, full, kept)
-        with at_once(), blas_threads_for(elements):
+        with at_once(), blas_threads_for(factorised):
             if effort == "low" and forced is None:
                 return tiers.run(args, leaves, structure, wait_for, again)
             ready = tiers.prepared(args, leaves, structure) if forced is None else None
@@ -85,7 +90,7 @@ def compiled(
             answer = traced(args, _options(effort)) if kept else None
             if answer is None:
                 answer = jitted(effort)(*args)
-            return answer if elements > _ONE_THREAD else wait_for(answer)
+            return answer if factorised > _ONE_THREAD else wait_for(answer)
 
     def start(*args: Any, work: float | None = None, full: bool = False) -> None:
         if forced_effort() is not None:

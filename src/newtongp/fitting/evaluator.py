@@ -83,7 +83,7 @@ class Evaluator:
         self.record_file, self.report_progress = record_file, report_progress
         self.record: list[Entry] = []
         self.replay: list[Entry] = []
-        self.work = work_of(setup, method)
+        self.work, self.matrix = work_of(setup, method), setup.model.prior.matrix_size(setup.data.x)
         positions = setup.bound.observed.shape[0]
         initial = getattr(method, "initial_precision", 0.01)
         self.sites = Sites.constant(positions, setup.model.prior.num_latents, initial)
@@ -187,7 +187,7 @@ class Evaluator:
     def _energy_at_start(self, unconstrained: np.ndarray, precision: float) -> float:
         """The energy before the first step; infinite if it is not a number."""
         *arguments, _, tol = self._arguments(unconstrained, self.sites, precision)
-        report = to_host(objective.evaluate(*arguments, 0, tol, work=self.work, again=False)).report
+        report = to_host(objective.evaluate(*arguments, 0, tol, work=self.work, matrix=self.matrix, again=False)).report
         return float(report.energy) if np.isfinite(report.energy) else np.inf
 
     def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
@@ -195,7 +195,7 @@ class Evaluator:
         started = time.perf_counter()
         arguments = self._arguments(unconstrained, sites, precision)
         again = self.use is None or not self.use.is_last
-        evaluation = to_host(objective.evaluate(*arguments, work=self.work, again=again))
+        evaluation = to_host(objective.evaluate(*arguments, work=self.work, matrix=self.matrix, again=again))
         if self.use is not None:
             self.use.note(time.perf_counter() - started)
         return evaluation

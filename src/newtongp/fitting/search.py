@@ -120,7 +120,8 @@ def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) ->
 
     import scipy.optimize  # which takes long: see `initial_values.py`
 
-    with blas_threads_for(lowest.evaluator.work):
+    evaluator = lowest.evaluator
+    with blas_threads_for(evaluator.work if evaluator.matrix is None else evaluator.matrix):
         optimum = scipy.optimize.minimize(
             measured,
             lowest.scaled,

@@ -113,7 +113,7 @@ class Run:
         rows, latents = setup.data.x.shape[0], self.model.prior.num_latents
         memory.require_nodes(method.cubature, rows, latents)
         nodes = 1 if method.cubature is None else len(method.cubature.rule(latents)[1])
-        self.work = work_of(setup, method)
+        self.work, self.matrix = work_of(setup, method), self.model.prior.matrix_size(setup.data.x)
         self.takes_long = max(setup.memory, rows * nodes) > _SMALL
         self.given = None
         if sites is not None:
@@ -180,7 +180,8 @@ class Run:
             before, started = max(0, int(loop.steps)), time.perf_counter()
             arguments = self._arguments(loop, min(until, before + _CAPACITY), track)
             full, again = at_many_nodes(self.problem, self.method), self.use is None or not self.use.is_last
-            loop, remaining = wait_for(run_slice(*arguments, work=self.work, full=full, again=again))
+            effort: dict[str, Any] = {"work": self.work, "matrix": self.matrix, "full": full, "again": again}
+            loop, remaining = wait_for(run_slice(*arguments, **effort))
             elapsed = time.perf_counter() - started
             track.note(loop, before, int(remaining), elapsed)
             if self.use is not None:

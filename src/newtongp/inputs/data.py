@@ -345,4 +345,23 @@ def _remedy(entry: Any) -> str:
         return "take its real part or its modulus first"
     if isinstance(entry, (list, tuple)):
         return "make all rows equally long"
+    if isinstance(entry, str) and not _is_numeric(entry):
+        if _is_date(entry):
+            return "make time stamps of the strings first, for example with pandas.to_datetime or np.datetime64"
+        return "number names first, for example with names, codes = np.unique(column, return_inverse=True)"
     return "convert it to an array of floats first"
+
+
+def _is_numeric(entry: str) -> bool:
+    try:
+        float(entry)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_date(entry: str) -> bool:
+    try:
+        return not np.isnat(np.datetime64(entry.strip()))
+    except ValueError:
+        return False

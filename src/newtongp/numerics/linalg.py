@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.flatten_util
@@ -283,12 +283,7 @@ def whitening(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
     Directions in which A is zero up to rounding have zero rows in T.
     """
-    scales = jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), 0.0))
-    inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
-    values, vectors = jnp.linalg.eigh(symmetrise(inverse[:, None] * matrix * inverse[None, :]))
-    positive = values > _DROPPED * values[-1]
-    weights = jnp.where(positive, 1.0 / jnp.sqrt(jnp.where(positive, values, 1.0)), 0.0)
-    return weights[:, None] * vectors.T * inverse[None, :]
+    return _whitener(_spectrum(matrix))
 
 
 @whitening.defjvp
@@ -297,7 +292,59 @@ def _whitening_jvp(primals, tangents):
     # gives its derivative; for a singular A, the derivative within its range.
     (matrix,), (change,) = primals, tangents
     whitener = whitening(matrix)
-    return whitener, -0.5 * whitener @ (change @ whitener.T) @ whitener
+    return whitener, _whitener_change(whitener, change)
+
+
+class _Spectrum(NamedTuple):
+    """The eigenvalues and eigenvectors of a correlation matrix, the deviations, and their inverses (zero for zero)."""
+
+    values: Float[Array, " M"]
+    vectors: Float[Array, "M M"]
+    scales: Float[Array, " M"]
+    inverse: Float[Array, " M"]
+
+
+def _spectrum(matrix: Float[Array, "M M"]) -> _Spectrum:
+    scales = jnp.sqrt(jnp.maximum(jnp.diagonal(matrix), 0.0))
+    inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
+    values, vectors = jnp.linalg.eigh(symmetrise(inverse[:, None] * matrix * inverse[None, :]))
+    return _Spectrum(values, vectors, scales, inverse)
+
+
+def _whitener(found: _Spectrum) -> Float[Array, "M M"]:
+    positive = found.values > _DROPPED * found.values[-1]
+    weights = jnp.where(positive, 1.0 / jnp.sqrt(jnp.where(positive, found.values, 1.0)), 0.0)
+    return weights[:, None] * found.vectors.T * found.inverse[None, :]
+
+
+def _whitener_change(whitener: Float[Array, "M M"], change: Float[Array, "M M"]) -> Float[Array, "M M"]:
+    return -0.5 * whitener @ (change @ whitener.T) @ whitener
+
+
+@jax.custom_jvp
+def whitening_and_root(matrix: Float[Array, "M M"]) -> tuple[Float[Array, "M M"], Float[Array, "M M"]]:
+    """T as in `whitening`, and a root F of A, FFᵀ = A.
+
+    F is ATᵀ, but for directions that T leaves out. There it is continuous in A, where ATᵀ jumps.
+    """
+    found = _spectrum(matrix)
+    return _whitener(found), _root(found)
+
+
+def _root(found: _Spectrum) -> Float[Array, "M M"]:
+    return found.scales[:, None] * found.vectors * jnp.sqrt(jnp.maximum(found.values, 0.0))[None, :]
+
+
+@whitening_and_root.defjvp
+def _whitening_and_root_jvp(primals, tangents):
+    (matrix,), (change,) = primals, tangents
+    found = _spectrum(matrix)
+    whitener = _whitener(found)
+    # dF = ½ dA Tᵀ is the derivative that goes with that of T, with 1/√λ bounded where λ is rounding.
+    least = EPS * found.values[-1]
+    weights = jnp.sqrt(jnp.maximum(found.values, 0.0)) / jnp.maximum(found.values, least)
+    root_change = 0.5 * change @ (found.inverse[:, None] * found.vectors * weights[None, :])
+    return (whitener, _root(found)), (_whitener_change(whitener, change), root_change)
 
 
 def smallest_eigenvalue_given(matrices: np.ndarray) -> float:

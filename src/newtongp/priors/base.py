@@ -188,6 +188,10 @@ class Prior(eqx.Module):
         """The approximate number of bytes that inference needs at these inputs; 0 if unknown."""
         return 0.0
 
+    def matrix_size(self, x: np.ndarray) -> float | None:
+        """The number of elements of a matrix that is factorised, if a step factorises many; None if it is large."""
+        return None
+
     def size_class(self, rows: int) -> int:
         """The number to which inference fills up this many rows with missing ones; see `numerics/size_classes.py`.
 

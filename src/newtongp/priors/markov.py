@@ -105,7 +105,8 @@ class MarkovGP(TemporalPrior):
     def check_inputs(self, x: np.ndarray) -> None:
         if x.shape[1] != 1:
             raise ValueError(
-                f"MarkovGP works on one column of x, the time, but x has {x.shape[1]}: use GP for several columns"
+                f"MarkovGP works on one column of x, the time, but x has {x.shape[1]}: use GP for several columns, or "
+                "SpaceTimeGP for a time and a place"
             )
         self.kernel.check_inputs(1)
         for kernel in latent_kernels(self.kernel):

@@ -193,13 +193,20 @@ class SpaceTimeGP(Prior):
         states = 16.0 * np.sqrt(steps) * float(size) ** 2
         return stored + states + 8.0 * x.shape[0] * 40.0 * latents**2
 
+    def matrix_size(self, x: np.ndarray) -> float | None:
+        return float(len(places_of(x[:, 1:]).distinct) * self.num_latents) ** 2
+
     def prepare(self, inputs: SpaceTimeInputs) -> SpaceTimeWorkspace:
         channels = self.channels
         kernel = Independent([channel.space for channel in channels])
-        centres = inputs.places if inputs.inducing is None else inputs.inducing
-        projection = Projection.to(kernel, (jnp.asarray(centres),) * len(channels))
+        places = jnp.asarray(inputs.places)
+        if inputs.inducing is None:
+            projection, own = Projection.with_features(kernel, places, len(channels))
+        else:
+            projection = Projection.to(kernel, (jnp.asarray(inputs.inducing),) * len(channels))
+            own = projection.features(kernel, places)
         process, (steps, slots) = process_of(channels), inputs.members.shape[:2]
-        features = process.features(projection.features(kernel, jnp.asarray(inputs.places)), self.num_latents)
+        features = process.features(own, self.num_latents)
         before = jnp.concatenate([inputs.times[:1], inputs.times[:-1]])
         needed = stored_bytes(steps, slots, self.num_latents, process.size * projection.size)
         chain = separable.SeparableChain(

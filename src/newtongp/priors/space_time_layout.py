@@ -49,14 +49,15 @@ def places_of(space: np.ndarray) -> Places:
 
 def check_places(distinct: np.ndarray) -> None:
     """Raise ValueError if two places differ by no more than rounding."""
-    ranges = np.ptp(distinct, axis=0)
-    scaled = distinct / np.where(ranges > 0.0, ranges, 1.0)
-    order = np.lexsort(scaled.T[::-1])
-    # Places that agree up to rounding are neighbours in the order of one of the columns, or nearly so.
-    near = np.all(np.abs(np.diff(scaled[order], axis=0)) <= _SAME, axis=1)
-    if np.any(near):
-        first = int(np.flatnonzero(near)[0])
-        one, other = sorted((order[first], order[first + 1]))
+    # The range of a column may itself be rounding.
+    sizes = np.maximum(np.ptp(distinct, axis=0), 1e-4 * np.max(np.abs(distinct), axis=0))
+    scaled = distinct / np.where(sizes > 0.0, sizes, 1.0)
+    cells = np.stack([_classes(column) for column in scaled.T], axis=1)
+    _, codes = np.unique(cells, axis=0, return_inverse=True)
+    order = np.argsort(codes.reshape(-1), kind="stable")
+    same = np.flatnonzero(np.diff(codes.reshape(-1)[order]) == 0)
+    if same.size:
+        one, other = order[same[0]], order[same[0] + 1]
         raise ValueError(
             f"two places cannot be told apart, {_shown(distinct[one])} and {_shown(distinct[other])}: they differ by "
             "rounding alone. Give rows of one place the same numbers, for example by np.round"
@@ -66,8 +67,16 @@ def check_places(distinct: np.ndarray) -> None:
 _SAME = 1e-10
 
 
+def _classes(values: np.ndarray) -> np.ndarray:
+    """A number for every value; values that agree up to rounding have the same."""
+    order = np.argsort(values)
+    found = np.empty(values.size, dtype=int)
+    found[order] = np.cumsum(np.diff(values[order], prepend=values[order[0]]) > _SAME)
+    return found
+
+
 def _shown(place: np.ndarray) -> str:
-    return "[" + ", ".join(f"{value:.15g}" for value in place) + "]"
+    return "[" + ", ".join(str(float(value)).removesuffix(".0") for value in place) + "]"
 
 
 def lay_out(x: np.ndarray, rows: int, inducing: np.ndarray | None) -> SpaceTimeInputs:

@@ -198,6 +198,22 @@ class Projection(eqx.Module):
         found = {latent: group.found[k] for group in groups for k, latent in enumerate(group.latents)}
         return cls(inducing, tuple(found[latent] for latent in range(len(inducing))))
 
+    @classmethod
+    def with_features(cls, kernel: Any, inducing: Any, latents: int) -> tuple["Projection", Float[Array, "D M M"]]:
+        """The projection on the same inducing inputs for all latents, and the features Ψ of these inputs.
+
+        ΨΨᵀ = K(Z, Z): no direction is left out, and they are continuous in the kernel, singular or not.
+        """
+        every = (inducing,) * latents
+        groups = over_latents(
+            lambda part, z: linalg.whitening_and_root(gram(part, z, z)), kernel, every, one_by_one=True
+        )
+        found = {
+            latent: [each[k] for each in group.found] for group in groups for k, latent in enumerate(group.latents)
+        }
+        whitening, roots = zip(*(found[latent] for latent in range(latents)), strict=True)
+        return cls(every, whitening), jnp.stack(roots)
+
     @property
     def size(self) -> int:
         """The largest number of inducing inputs of any latent."""
