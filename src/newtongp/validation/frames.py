@@ -66,14 +66,29 @@ def has_zone(frame: "nw.DataFrame[Any] | nw.Series[Any]") -> bool:
     return any(_zoned(column) for column in _columns(frame))
 
 
-def make_frame(columns: dict[str, np.ndarray], library: str) -> Any:
-    """A data frame of this library with these columns."""
+def make_frame(columns: dict[str, Any], library: str, index: Any = None) -> Any:
+    """A data frame of this library with these columns, and with this index if the library has indexes."""
     import narwhals as nw
 
     try:
-        return nw.from_dict(columns, backend=library).to_native()  # pyright: ignore[reportArgumentType]
+        frame = nw.from_dict(columns, backend=library)  # pyright: ignore[reportArgumentType]
     except ImportError:
         raise ImportError(f"to_frame needs {library}: install it with `pip install {library}`") from None
+    return (frame if index is None else nw.maybe_set_index(frame, index=index)).to_native()
+
+
+def index_of(value: Any) -> Any:
+    """The index of a data frame or column of pandas; None for anything else, which has none.
+
+    >>> index_of([1.0, 2.0]) is None
+    True
+    """
+    frame = read_frame(value)
+    if frame is None:
+        return None
+    import narwhals as nw
+
+    return nw.maybe_get_index(frame)
 
 
 def library_of(value: Any, otherwise: str = "pandas") -> str:
