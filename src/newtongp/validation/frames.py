@@ -67,14 +67,16 @@ def has_zone(frame: "nw.DataFrame[Any] | nw.Series[Any]") -> bool:
 
 
 def make_frame(columns: dict[str, Any], library: str, index: Any = None) -> Any:
-    """A data frame of this library with these columns, and with this index if the library has indexes."""
+    """A data frame of this library with these columns, and with this index, which only pandas and the like have."""
     import narwhals as nw
 
     try:
-        frame = nw.from_dict(columns, backend=library)  # pyright: ignore[reportArgumentType]
+        frame: Any = nw.from_dict(columns, backend=library).to_native()  # pyright: ignore[reportArgumentType]
     except ImportError:
         raise ImportError(f"to_frame needs {library}: install it with `pip install {library}`") from None
-    return (frame if index is None else nw.maybe_set_index(frame, index=index)).to_native()
+    if index is not None:
+        frame.index = index
+    return frame
 
 
 def index_of(value: Any) -> Any:
