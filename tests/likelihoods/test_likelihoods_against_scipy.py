@@ -4,6 +4,7 @@ Vectorised but not compiled, and with grids of the same few sizes: the cases the
 and most of the time would go into compiling.
 """
 
+import decimal
 import functools
 
 import jax
@@ -267,6 +268,43 @@ def test_beta_binomial_distribution_on_the_host(trials, concentration):
     found = host.distribution(lk.BetaBinomial(trials, concentration), y + 0.5, f[None])
     reference = st.betabinom(trials, concentration * logit(f), concentration * logit(-f))
     np.testing.assert_allclose(found, reference.cdf(y), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("dispersion", [0.02, 0.3, 1.0, 7.0])
+def test_negative_binomial_distribution_on_the_host(dispersion):
+    """Sums of probabilities below counts of 100, the incomplete beta function above."""
+    counts = np.array([-1.0, 0.0, 1.0, 2.0, 9.0, 60.0, 99.0, 100.0, 101.0, 180.0])
+    y, f = (grid.ravel() for grid in np.meshgrid(counts, np.log([1e-8, 0.3, 4.0, 70.0, 110.0, 900.0])))
+    found = host.distribution(lk.NegativeBinomial(dispersion), y + 0.5, f[None])
+    reference = negative_binomial(np.exp(f), dispersion)
+    np.testing.assert_allclose(found, reference.cdf(y), rtol=1e-10, atol=1e-14)
+    # With a dispersion per row, as functions of a second latent have.
+    rows = lk.NegativeBinomial(1.0)
+    object.__setattr__(rows, "dispersion", dispersion * np.linspace(0.5, 2.0, y.size))
+    reference = negative_binomial(np.exp(f), rows.dispersion)
+    np.testing.assert_allclose(host.distribution(rows, y, f[None]), reference.cdf(y), rtol=1e-10, atol=1e-14)
+
+
+@pytest.mark.parametrize("dispersion", [1e-100, 1e-20, 1e-9, 1e4, 1e100])
+def test_negative_binomial_distribution_of_extreme_dispersions(dispersion):
+    """Beside sums in decimal numbers, where SciPy's 1 / (1 + dispersion * mean) is rounded to 1."""
+    for rate in (1e-100, 0.2, 30.0, 400.0, 1e9):
+        f = np.log(rate)
+        counts = np.array([0.0, 1.0, 5.0, 40.0, 100.0])
+        found = host.distribution(lk.NegativeBinomial(dispersion), counts, np.full((1, 5), f))
+        np.testing.assert_allclose(found, decimal_sums(counts, dispersion, np.exp(f)), rtol=1e-10, atol=1e-290)
+
+
+def decimal_sums(counts, dispersion, mean):
+    """P(Y <= y) of a negative binomial Y at some counts, summed with 250 digits."""
+    with decimal.localcontext(decimal.Context(prec=250, Emin=-(10**12), Emax=10**12)):
+        shape, odds = 1 / decimal.Decimal(dispersion), decimal.Decimal(dispersion) * decimal.Decimal(mean)
+        term = (-shape * (1 + odds).ln()).exp()
+        sums = [term]
+        for k in range(int(counts.max())):
+            term *= (shape + k) / (k + 1) * odds / (1 + odds)
+            sums.append(sums[-1] + term)
+        return [float(sums[int(count)]) for count in counts]
 
 
 def test_negative_binomial_tends_to_poisson():

@@ -471,6 +471,18 @@ def test_a_frame_is_of_the_library_of_the_new_inputs(library):
     assert type(found.to_frame()) is type(table({"x": [0.5]}))
     assert type(wanted.to_frame()).__module__.startswith("pandas")
     np.testing.assert_array_equal(np.asarray(found.to_frame()["upper"]), wanted.to_frame()["upper"])
+    if library == "pandas":
+        labelled = table({"x": [0.5, 1.5]}, index=["a", "c"])
+        assert result.predict(labelled).to_frame().index.tolist() == ["a", "c"]
+        assert result.predict(labelled["x"]).to_frame().index.tolist() == ["a", "c"]
+
+
+def test_a_frame_has_the_index_of_the_new_inputs():
+    pandas = pytest.importorskip("pandas")
+    dates = pandas.date_range("2024-01-31", periods=2, freq="ME", name="month")
+    latent = ng.Gaussian(np.zeros((2, 1)), np.ones((2, 1, 1)))
+    frame = ng.prediction.Prediction(lk.Gaussian(0.1), latent, None, "pandas", dates).to_frame()
+    pandas.testing.assert_index_equal(frame.index, dates)
 
 
 def test_a_frame_needs_pandas(monkeypatch):

@@ -45,8 +45,17 @@ def test_frames_are_of_the_users_kind():
     rows = tables.visits().head(3)
     assert isinstance(result.terms(pl.from_pandas(rows)), pl.DataFrame)
     assert isinstance(result.terms(rows), pd.DataFrame)
+    labelled = rows.set_axis(["c", "a", "b"], axis=0)
+    by_term = result.terms(labelled)
+    assert by_term.index.tolist() == ["c", "a", "b"] * by_term["term"].nunique()
+    assert result.contrast(labelled, labelled, n=100).index.tolist() == ["c", "a", "b"]
+    assert result.contrast(labelled, labelled, n=100, average=True).index.tolist() == [0]
+    summary = result.summary(checks=False).to_frame()
+    assert isinstance(summary, pd.DataFrame) and summary["treatment"].tolist().count("learned") == len(result.learned)
     in_polars = ng.infer(ng.Model(tables.two_terms(), "poisson"), pl.from_pandas(tables.visits()), "y")
     assert isinstance(in_polars.effects(), pl.DataFrame) and isinstance(in_polars.terms(), pl.DataFrame)
+    assert isinstance(in_polars.summary(checks=False).to_frame(), pl.DataFrame)
+    assert isinstance(ng.compare({"one": in_polars}).to_frame(), pl.DataFrame)
 
 
 @pytest.mark.slow

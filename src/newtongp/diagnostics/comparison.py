@@ -12,9 +12,10 @@ from ..results.wording import inference_status
 from ..terms.base import Encoder
 from ..terms.columns import TableColumns
 from ..validation.arguments import flag
+from ..validation.frames import make_frame
 from ..validation.times import Clock, same_times
 from .cross_validation import CrossValidation
-from .tables import as_text, error_of_total, new_table
+from .tables import as_text, error_of_total, library_of_result, new_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,6 +39,8 @@ class Comparison:
     entries: list[dict[str, Any]]
     rows: int
     source: str
+    library: str = "pandas"
+    """The library of the tables that the models are of."""
 
     @property
     def best(self) -> str:
@@ -77,6 +80,15 @@ class Comparison:
             if entry["reason"]:
                 table.caption += f"; {entry['name']} is not ranked: {entry['reason']}"
         return table
+
+    def to_frame(self) -> Any:
+        """A data frame with one row per model and what `entries` hold, as far as it is known of any of them.
+
+        It is of the same library as the table of the models, or of pandas if they are not of tables.
+        """
+        columns = {name: [entry[name] for entry in self.entries] for name in self.entries[0]}
+        known = {name: values for name, values in columns.items() if any(value is not None for value in values)}
+        return make_frame(known, self.library)
 
     def __str__(self) -> str:
         return as_text(self.table())
@@ -152,7 +164,7 @@ def compare(
     for name, result in named.items():
         if name not in ranked_by:
             entries.append({"name": name, **unknown, **_ending(result), "improper": 0, "reason": _unsettled(result)})
-    return Comparison(entries, int(usable.sum()), source)
+    return Comparison(entries, int(usable.sum()), source, library_of_result(next(iter(named.values()))))
 
 
 def _ending(result: Result | CrossValidation) -> dict[str, Any]:

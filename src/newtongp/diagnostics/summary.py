@@ -18,9 +18,10 @@ from ..results.fit_result import FitResult
 from ..results.result import Result
 from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
 from ..validation.arguments import flag
+from ..validation.frames import make_frame
 from ..validation.text import shown
 from .findings import Finding, find_all, range_words
-from .tables import as_text
+from .tables import as_text, library_of_result
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -53,8 +54,9 @@ class Summary:
         not_checked: list[str],
         coefficients: list[dict[str, Any]],
         of_terms: "TermSummary | None",
+        library: str = "pandas",
     ):
-        self._facts = facts
+        self._facts, self._library = facts, library
         self.parameters = parameters
         self.coefficients = coefficients
         self.warnings = warnings
@@ -74,6 +76,16 @@ class Summary:
             "warnings": warned,
             "not_checked": self.not_checked,
         }
+
+    def to_frame(self) -> Any:
+        """A data frame of the hyperparameters, one row per number: `name`, `value`, `standard_error` and `treatment`.
+
+        It is of the same library as the table of the model, or of pandas if it is not of a table. The entries of a
+        vector are numbered, as in `kernel.lengthscale[0]`. Standard errors that are not known are NaN.
+        """
+        rows = [row for entry in self.parameters for row in _numbers(entry)]
+        names = ("name", "value", "standard_error", "treatment")
+        return make_frame({name: [row[name] for row in rows] for name in names}, self._library)
 
     def __str__(self) -> str:
         return as_text(self)
@@ -176,7 +188,8 @@ def summarise(result: Result, checks: bool = True, names: Any = None) -> Summary
         from .term_summary import summarise_terms
 
         of_terms = summarise_terms(result, checks)
-    return Summary(_facts(result), list(_parameters(result)), warned, not_checked, coefficients, of_terms)
+    parameters, library = list(_parameters(result)), library_of_result(result)
+    return Summary(_facts(result), parameters, warned, not_checked, coefficients, of_terms, library)
 
 
 # Model, method and status ------------------------------------------------------------------------
@@ -381,6 +394,17 @@ def _parameters(result: Result) -> Iterator[dict[str, Any]]:
             if whose in result.priors:
                 entry["prior"] = _prior_words(result.priors[whose])
         yield entry
+
+
+def _numbers(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The entry of a hyperparameter for every number that it consists of."""
+    values = np.asarray(entry["value"], dtype=float)
+    error = entry["standard_error"]
+    errors = np.broadcast_to(np.nan if error is None else np.asarray(error, dtype=float), values.shape)
+    for place in np.ndindex(values.shape):
+        numbers = f"[{', '.join(map(str, place))}]" if place else ""
+        own = {"value": float(values[place]), "standard_error": float(errors[place])}
+        yield {**entry, **own, "name": f"{entry['name']}{numbers}"}
 
 
 def _reasons(entries: list[dict[str, Any]]) -> list[str]:

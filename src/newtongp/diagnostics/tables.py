@@ -16,6 +16,11 @@ def error_of_total(values: np.ndarray) -> float:
     return float(np.sqrt(values.size) * np.std(values, ddof=1))
 
 
+def library_of_result(result: Any) -> str:
+    """The library of the table that a result, or a cross-validation, is of; pandas if it is not of a table."""
+    return getattr(result.columns, "library", "pandas")
+
+
 def new_table(title: str, first_column: str) -> "Table":
     """A new table with its first column."""
     from rich.table import Table

@@ -19,9 +19,9 @@ from .base import Likelihood
 from .categorical import Bernoulli, Ordinal
 from .chained import Chained, ZeroInflated
 from .continuous import Beta, Exponential, Gamma, LogNormal, StudentT
+from .count_sums import LARGEST, beta_binomial, negative_binomial
 from .counts import BetaBinomial, Binomial, NegativeBinomial, Poisson
 from .multilatent import HeteroscedasticGaussian, Product
-from .special import log_rising_factorial
 
 _TINY = np.finfo(float).tiny
 
@@ -117,7 +117,11 @@ def _(likelihood: NegativeBinomial, y, f):
     count = np.floor(np.maximum(y, 0.0))
     dispersion = _within_range(likelihood.dispersion)
     log_odds = np.log(dispersion) + np.log(likelihood.exposure) + _log_positive(likelihood.link, f[0])
-    below = incomplete_beta(1.0 / dispersion, count + 1.0, special.expit(-log_odds), special.expit(log_odds))
+    count, shape, log_odds = np.broadcast_arrays(count, 1.0 / dispersion, log_odds)
+    few, below = count <= LARGEST, np.empty(count.shape)
+    below[few] = negative_binomial(count[few], shape[few], log_odds[few])
+    odds = log_odds[~few]
+    below[~few] = incomplete_beta(shape[~few], count[~few] + 1.0, special.expit(-odds), special.expit(odds))
     return np.where(y < 0.0, 0.0, below)
 
 
@@ -222,48 +226,6 @@ def incomplete_beta(a, b, x, complement):
         spread = np.sqrt(left**2 / q + right**2 / p)
         values[both] = special.ndtr(3.0 * (left * (1.0 - 1.0 / (9.0 * q)) - right * (1.0 - 1.0 / (9.0 * p))) / spread)
     return values
-
-
-_TERMS, _NEGLIGIBLE = 64, 1e-20
-
-
-def beta_binomial(y, trials, a, b):
-    """P(Y <= y) for Y ~ Binomial(trials, p), p ~ Beta(a, b): a sum over the counts on the far side of y.
-
-    >>> beta_binomial(np.array([0.0, 1.0]), 2.0, np.ones(2), np.ones(2)).round(4).tolist()
-    [0.3333, 0.6667]
-    """
-    y, trials, a, b = np.broadcast_arrays(y, trials, a, b)
-    whole = np.clip(np.floor(y), 0.0, trials - 1.0)
-    lower = whole * (a + b) < trials * a
-    # The upper tail of Y is the lower tail of the failures, trials - Y.
-    count = np.where(lower, whole, trials - whole - 1.0)
-    p, q = np.where(lower, a, b), np.where(lower, b, a)
-    tail = _sum_downwards(count.ravel(), trials.ravel(), p.ravel(), q.ravel()).reshape(count.shape)
-    inside = np.clip(np.where(lower, tail, 1.0 - tail), 0.0, 1.0)
-    return np.where(y < 0.0, 0.0, np.where(y >= trials, 1.0, inside))
-
-
-_log_rising = functools.partial(log_rising_factorial, arrays=np, log_gamma=special.gammaln)
-
-
-def _sum_downwards(count, trials, a, b):
-    """P(Y = count) + ... + P(Y = 0), by the ratios of successive terms, some at a time."""
-    rest = trials - count
-    rising = [_log_rising(r, k) for r, k in ((rest + 1.0, count), (1.0, count), (a, count), (b, rest), (a + b, trials))]
-    term = np.exp(rising[0] - rising[1] + rising[2] + rising[3] - rising[4])
-    total, left, steps = term.copy(), np.arange(count.size), np.arange(_TERMS)
-    done = 0
-    while True:
-        left = left[(count[left] > done) & (term[left] > _NEGLIGIBLE * total[left])]
-        if left.size == 0:
-            return total
-        k = np.maximum(count[left, None] - done - steps, 0.0)
-        n, first, second = trials[left, None], a[left, None], b[left, None]
-        last = np.where(k > 0.0, first + k - 1.0, 1.0)
-        terms = term[left, None] * np.cumprod(k / (n - k + 1.0) * ((second + n - k) / last), axis=1)
-        term[left], total[left] = terms[:, -1], total[left] + terms.sum(axis=1)
-        done += _TERMS
 
 
 # E[P(Y <= y | f)] and moments of y in closed form -------------------------------------------------

@@ -17,7 +17,7 @@ from ..terms.group import GroupEncoder, codes_of
 from ..terms.inputs import InputEncoder, ProductEncoder
 from ..terms.table import Table, is_table
 from ..validation.arguments import as_key, flag, whole
-from ..validation.frames import library_of, make_frame
+from ..validation.frames import index_of, library_of, make_frame
 from .integrals import explained, means_given
 from .predict import cubature_for, likelihood_at
 from .prediction import Prediction, checked_level
@@ -69,7 +69,7 @@ def contrast(
         draws, estimate = draws.mean(axis=1, keepdims=True), estimate.mean(keepdims=True)
     lower, upper = np.quantile(draws, [tail, 1.0 - tail], axis=0)
     frame = {"estimate": estimate, "sd": draws.std(axis=0, ddof=1), "lower": lower, "upper": upper}
-    return make_frame(frame, library_of(table_a, columns.library))
+    return make_frame(frame, library_of(table_a, columns.library), None if average else index_of(table_a))
 
 
 def _expected(result: Result, x: np.ndarray, likelihood: Likelihood, without: Any) -> np.ndarray:

@@ -20,7 +20,7 @@ from ..priors.temporal import TemporalPosterior
 from ..results.result import Result
 from ..results.status import ConvergenceWarning
 from ..validation.arguments import as_key, whole
-from ..validation.frames import library_of
+from ..validation.frames import index_of, library_of
 from .integrals import draw_outputs, explained, log_densities
 from .prediction import Prediction
 
@@ -38,7 +38,7 @@ def predict(
         latent = latent_without(result, x, without) if without else _latent(result, x)
     else:
         latent = _latent(result, x)
-    return Prediction(likelihood, latent, cubature_for(result), library_of(x_new))
+    return Prediction(likelihood, latent, cubature_for(result), library_of(x_new), index_of(x_new))
 
 
 def new_rows(

@@ -30,11 +30,18 @@ class Prediction:
     True
     """
 
-    def __init__(self, likelihood: Likelihood, latent: Gaussian, cubature: Cubature | None, library: str = "pandas"):
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        latent: Gaussian,
+        cubature: Cubature | None,
+        library: str = "pandas",
+        index: Any = None,
+    ):
         self.likelihood = likelihood
         self.latent = latent
         self._cubature = cubature
-        self._library = library
+        self._library, self._index = library, index
 
     @property
     def mean(self) -> np.ndarray:
@@ -124,7 +131,8 @@ class Prediction:
     def to_frame(self, level: float = 0.95) -> Any:
         """A data frame with one row per new input: `mean`, `std`, the interval's `lower` and `upper`.
 
-        The frame is of the same library as the new inputs, such as polars, or of pandas if they were arrays.
+        The frame is of the same library as the new inputs, such as polars, and has their index if they were of pandas;
+        for arrays it is of pandas.
         `latent_mean` and `latent_std` are those of f. For several outputs or latents, names include an index, as in
         `mean_0`; classes have columns `probability_0` and so on. Columns that the likelihood does not provide are left
         out.
@@ -139,7 +147,8 @@ class Prediction:
         with contextlib.suppress(ValueError):
             columns |= _numbered("probability", self.probabilities)
         mean, std = (part[:, 0] if part.shape[1] == 1 else part for part in (self.latent.mean, self._latent_std()))
-        return make_frame(columns | _numbered("latent_mean", mean) | _numbered("latent_std", std), self._library)
+        columns |= _numbered("latent_mean", mean) | _numbered("latent_std", std)
+        return make_frame(columns, self._library, self._index)
 
     def _latent_std(self) -> np.ndarray:
         return np.sqrt(np.maximum(self.latent.variance, 0.0))

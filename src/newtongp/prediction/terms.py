@@ -21,7 +21,7 @@ from ..terms.columns import TableColumns
 from ..terms.group import Group, GroupEncoder
 from ..terms.inputs import InputEncoder, ProductEncoder
 from ..terms.linear import Linear, Offset
-from ..validation.frames import library_of, make_frame
+from ..validation.frames import index_of, library_of, make_frame
 from ..validation.text import short
 from .integrals import explained
 from .prediction import checked_level
@@ -180,9 +180,9 @@ def terms(result: Result, table: Any, only: Any, sum: bool, level: float, new_le
     """A data frame with the posterior of each term, or of a sum of terms, at every row."""
     _, columns = parts_of(result, "terms")
     if table is None:
-        x, library = rows_of_data(result, "terms"), columns.library
+        x, library, index = rows_of_data(result, "terms"), columns.library, None
     else:
-        x, library = columns.read(table, "table"), library_of(table, columns.library)
+        x, library, index = columns.read(table, "table"), library_of(table, columns.library), index_of(table)
     x = without_new_levels(result, x, new_levels)
     entries = entries_of(result) if only is None else select(result, only, "only")
     parts = _sums(result, entries) if sum else [(entry.latent, entry.name, [entry]) for entry in entries]
@@ -198,7 +198,7 @@ def terms(result: Result, table: Any, only: Any, sum: bool, level: float, new_le
         "lower": mean - half * sd,
         "upper": mean + half * sd,
     }
-    return make_frame(frame, library)
+    return make_frame(frame, library, None if index is None else index.take(frame["row"]))
 
 
 def _sums(result: Result, entries: list[Entry]) -> list[tuple[int, str, list[Entry]]]:

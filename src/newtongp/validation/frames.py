@@ -66,14 +66,31 @@ def has_zone(frame: "nw.DataFrame[Any] | nw.Series[Any]") -> bool:
     return any(_zoned(column) for column in _columns(frame))
 
 
-def make_frame(columns: dict[str, np.ndarray], library: str) -> Any:
-    """A data frame of this library with these columns."""
+def make_frame(columns: dict[str, Any], library: str, index: Any = None) -> Any:
+    """A data frame of this library with these columns, and with this index, which only pandas and the like have."""
     import narwhals as nw
 
     try:
-        return nw.from_dict(columns, backend=library).to_native()  # pyright: ignore[reportArgumentType]
+        frame: Any = nw.from_dict(columns, backend=library).to_native()  # pyright: ignore[reportArgumentType]
     except ImportError:
         raise ImportError(f"to_frame needs {library}: install it with `pip install {library}`") from None
+    if index is not None:
+        frame.index = index
+    return frame
+
+
+def index_of(value: Any) -> Any:
+    """The index of a data frame or column of pandas; None for anything else, which has none.
+
+    >>> index_of([1.0, 2.0]) is None
+    True
+    """
+    frame = read_frame(value)
+    if frame is None:
+        return None
+    import narwhals as nw
+
+    return nw.maybe_get_index(frame)
 
 
 def library_of(value: Any, otherwise: str = "pandas") -> str:
