@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from . import traces
+from . import kept
 
 _LARGEST = 2**30
 
@@ -40,7 +40,7 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
     settings = {
         "jax_enable_compilation_cache": True,
         "jax_compilation_cache_dir": str(path),
-        "jax_compilation_cache_max_size": max_bytes,
+        "jax_compilation_cache_max_size": max_bytes - max_bytes // 2,
         # Programs of newtongp are many and small: most compile in less than JAX's default of one second.
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": 0,
@@ -49,5 +49,5 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
         jax.config.update(name, value)
     # JAX opens its cache once, and would go on with the folder of an earlier call.
     compilation_cache.reset_cache()
-    traces.keep_traces(path / "traces", max_bytes // 8)
+    kept.keep_programs(path / "programs", max_bytes // 2)
     return path

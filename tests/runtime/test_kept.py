@@ -1,4 +1,4 @@
-"""Traced programs on disk: found by everything that tracing depends on, and by nothing else."""
+"""Compiled programs on disk: found by everything that they depend on, and by nothing else."""
 
 import os
 import subprocess
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp._runtime import traces
+from newtongp._runtime import ahead, kept, traces
 from newtongp._runtime.double import in_double
 
 pytestmark = pytest.mark.versions
@@ -19,9 +19,13 @@ pytestmark = pytest.mark.versions
 
 @pytest.fixture
 def folder(tmp_path):
-    traces.keep_traces(tmp_path / "traces", 2**20)
-    yield tmp_path / "traces"
-    traces.keep_traces(None)
+    kept.keep_programs(tmp_path / "programs", 2**24)
+    yield tmp_path / "programs"
+    kept.keep_programs(None)
+
+
+def programs_in(folder):
+    return sorted(folder.glob("*.program"))
 
 
 class Counted:
@@ -39,18 +43,20 @@ class Counted:
         self.restart()
 
     def restart(self):
-        self.program = traces.Traced(*self.arguments)
+        self.program = kept.Kept(*self.arguments, lambda effort: None)
+        if kept._state["folder"] is not None:
+            kept.keep_programs(kept._state["folder"], kept._state["max_bytes"])
 
     @in_double
     def __call__(self, *args):
-        return self.program(args, None)
+        return self.program(args, "medium")
 
 
 def test_a_program_that_was_started_is_traced_once(folder):
     function = Counted(lambda power, tree: {"sum": tree["a"] ** power + tree["b"]}, static=(0,))
     tree = {"a": np.arange(3.0), "b": 1.0}
     for _ in range(2):
-        in_double(function.program.start)((2, tree), None)
+        in_double(function.program.start)((2, tree), "medium")
         np.testing.assert_array_equal(function(2, tree)["sum"], [1.0, 2.0, 5.0])
         function.restart()
     assert function.traced == 1
@@ -71,7 +77,7 @@ def test_a_program_is_traced_once_for_all_processes(folder):
     assert function.traced == 4
     with traces.trace_variant("plain"):
         function(2, tree)
-    assert function.traced == 5 and len(list(folder.iterdir())) == 5
+    assert function.traced == 5 and len(programs_in(folder)) == 5
 
 
 def test_donated_arguments_stay_donated(folder):
@@ -97,7 +103,7 @@ def test_keys_of_random_numbers_are_not_kept(folder):
 def test_damaged_files_are_replaced(folder):
     function = Counted(lambda x: x + 1.0)
     function(np.ones(2))
-    (file,) = folder.iterdir()
+    (file,) = programs_in(folder)
     whole = file.read_bytes()
     for damaged in (b"", whole[:100], whole[:-1], b"not a program"):
         file.write_bytes(damaged)
@@ -110,13 +116,13 @@ def test_damaged_files_are_replaced(folder):
 def test_the_oldest_files_go_first(folder):
     function = Counted(lambda x: x + 1.0)
     function(np.ones(1))
-    (first,) = folder.iterdir()
+    (first,) = programs_in(folder)
     os.utime(first, (0, 0))
-    traces.keep_traces(folder, 2 * first.stat().st_size + 100)
+    kept.keep_programs(folder, 2 * first.stat().st_size + 1000)
     function(np.ones(2))
     assert first.exists()
     function(np.ones(3))
-    assert not first.exists() and len(list(folder.iterdir())) == 2
+    assert not first.exists() and len(programs_in(folder)) == 2
 
 
 @pytest.mark.cases(slow=["dense"], others="thorough")
@@ -130,10 +136,10 @@ def test_inference_from_kept_programs_is_the_same(folder, prior):
         prediction = result.predict([2.5, 7.0])
         return result.energy, prediction.mean, prediction.quantile(0.9), result.steps
 
-    kept = answers()
-    assert list(folder.iterdir())
-    traces.keep_traces(None)
-    for one, other in zip(kept, answers(), strict=True):
+    from_disk = answers()
+    assert programs_in(folder)
+    kept.keep_programs(None)
+    for one, other in zip(from_disk, answers(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
@@ -152,10 +158,10 @@ def likelihood_as_edited(rate):
 def test_a_changed_likelihood_is_not_mistaken_for_an_earlier_one(folder):
     for rate in (1.0, 4.0):
         model = ng.Model(ng.MarkovGP("matern32"), likelihood_as_edited(rate))
-        kept = ng.infer(model, [0.0, 1.0, 2.0], [1, 2, 0])
-        traces.keep_traces(None)
-        assert kept.energy == pytest.approx(ng.infer(model, [0.0, 1.0, 2.0], [1, 2, 0]).energy, rel=1e-12)
-        traces.keep_traces(folder, 2**20)
+        first = ng.infer(model, [0.0, 1.0, 2.0], [1, 2, 0])
+        kept.keep_programs(None)
+        assert first.energy == pytest.approx(ng.infer(model, [0.0, 1.0, 2.0], [1, 2, 0]).energy, rel=1e-12)
+        kept.keep_programs(folder, 2**24)
 
 
 PROGRAM = """
@@ -173,13 +179,15 @@ import newtongp as ng
 
 ng.use_cache(sys.argv[1])
 result = ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), [0.0, 1.0, 2.0, 3.0], [1, 2, 0, 5])
-print(result.status.name, result.energy, "evaluate" in traced)
+result.summary()
+result.predict([0.5]).quantile(0.9)
+print(result.status.name, result.energy, traced)
 """
 
 
 @pytest.mark.slow
 def test_a_second_process_traces_nothing_of_a_fit(tmp_path):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "programs")]
-    lines = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(2)]
-    assert [line[-1] for line in lines] == ["True", "False"]
+    lines = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split(" ", 2) for _ in range(2)]
+    assert "evaluate" in lines[0][2] and lines[1][2].strip() == "[]"
     assert lines[0][:2] == lines[1][:2]
