@@ -224,7 +224,7 @@ def test_what_an_earlier_process_used_is_read_ahead(reader):
     files = reader.start()
     assert files.use("a") == "A"
     files._reader.shutdown()  # which waits for what is being read
-    assert reader.read[1:] == ["c", "b"]
+    assert sorted(reader.read) == ["a", "b", "c"]
     assert files.use("b") == "B" and len(reader.read) == 3
 
 
