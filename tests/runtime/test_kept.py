@@ -223,7 +223,7 @@ def test_what_an_earlier_process_used_is_read_ahead(reader):
     assert [files.use(name) for name in "acb"] == ["A", "C", "B"]
     files = reader.start()
     assert files.use("a") == "A"
-    files._reader.shutdown()  # which waits for what is being read
+    files.wait()
     assert sorted(reader.read) == ["a", "b", "c"]
     assert files.use("b") == "B" and len(reader.read) == 3
 
@@ -234,7 +234,7 @@ def test_another_first_file_has_another_list(reader):
         files.use(name)
     files = reader.start()
     assert files.begin("b") and not files.begin("missing") and files.use("b") == "B"
-    files._reader.shutdown()
+    files.wait()
     assert reader.read == ["b"]
     assert files.use("missing") is None
 

@@ -6,8 +6,9 @@ the time only.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ _MOST = 24
 class Ahead:
     """The files of one folder, which `load` reads; it returns None if there is none, or if it is of no use.
 
-    `save` writes a list.
+    It must not raise anything. `save` writes a list.
     """
 
     def __init__(self, folder: Path, load: Callable[[Path], Any], save: Callable[[Path, bytes], None]):
@@ -27,13 +28,13 @@ class Ahead:
         self._used: list[str] = []
         self._expected: list[str] = []
         self._reading: dict[str, Future] = {}
-        self._reader = ThreadPoolExecutor(1, "newtongp-reader")
+        self._threads: list[threading.Thread] = []
 
     def begin(self, name: str) -> bool:
         """Start reading a file that will be used. Returns whether there is one."""
         if name not in self._reading and not (self._folder / name).exists():
             return False
-        self._start(name)
+        self._start([name])
         self._note(name)
         return True
 
@@ -44,9 +45,25 @@ class Ahead:
         # What has not been begun is read here, before what was expected earlier.
         return self._load(self._folder / name) if reading is None or reading.cancel() else reading.result()
 
-    def _start(self, name: str) -> None:
-        if name not in self._reading:
-            self._reading[name] = self._reader.submit(self._load, self._folder / name)
+    def wait(self) -> None:
+        """Return when nothing is being read: for tests."""
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self, names: list[str]) -> None:
+        new = {name: Future() for name in names if name not in self._reading}
+        if new:
+            self._reading.update(new)
+            self._threads.append(threading.Thread(target=self._read, args=(new,), name="newtongp-reader"))
+            self._threads[-1].start()
+
+    def _read(self, new: dict[str, Future]) -> None:
+        for name, reading in new.items():
+            # Python waits for this thread when it exits.
+            if not threading.main_thread().is_alive():
+                return
+            if reading.set_running_or_notify_cancel():
+                reading.set_result(self._load(self._folder / name))
 
     def _note(self, name: str) -> None:
         if name in self._used:
@@ -55,9 +72,8 @@ class Ahead:
         first, *others = self._used
         if not others:
             self._expected = self._read_list(first)
-            for expected in self._expected:
-                self._start(expected)
-        elif name not in self._expected:
+            self._start(self._expected)
+        elif name not in self._expected and len(others) <= _MOST:
             self._expected = [*others, *(old for old in self._expected if old not in others)][:_MOST]
             self._save(self._folder / (first + _SUFFIX), "\n".join(self._expected).encode())
 

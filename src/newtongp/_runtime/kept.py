@@ -95,7 +95,7 @@ class Kept:
             return None
         if call.known not in self.programs:
             loaded = _state["ahead"].use(call.name)
-            self.programs[call.known] = _Program(*loaded) if loaded is not None else self._compile(call, effort)
+            self.programs[call.known] = self._compile(call, effort) if loaded is None else _ready(*loaded)
         return self.programs[call.known](call.leaves)
 
     def start(self, args: tuple, effort: str) -> None:
@@ -173,10 +173,9 @@ class _Call(NamedTuple):
 
 
 class _Program:
-    """A compiled program and the structure of its value."""
+    """A compiled program, or one that is being compiled, and the structure of its value."""
 
     def __init__(self, compiled: Any, outputs: Any):
-        """`compiled` may still be being compiled."""
         self._compiled, self._structure = compiled, jax.tree.structure(outputs)
 
     def __call__(self, leaves: list) -> Any:
@@ -219,24 +218,30 @@ def _write(file: Path, arguments: int, outputs: Any, lowered: Any, compiled: Any
     # A program that cannot be written is compiled by every process.
     with contextlib.suppress(Exception):
         program, _, _ = serialize_executable.serialize(compiled)
-        _save(file, _pickled((program, arguments, outputs, "lapack" in lowered.as_text())))
+        counts = arguments, len(jax.tree.leaves(outputs))
+        _save(file, pickle.dumps((program, counts, _pickled(outputs), "lapack" in lowered.as_text()), protocol=5))
 
 
-def _load(file: Path) -> tuple[Any, Any] | None:
-    """A program, and a tree with the structure of its value."""
+def _load(file: Path) -> tuple[Any, Any, bool] | None:
+    """A program, the structure of its value in bytes, and whether it uses LAPACK."""
     from jax.experimental import serialize_executable
 
     try:
-        program, arguments, outputs, uses_lapack = pickle.loads(file.read_bytes())
+        program, (arguments, values), outputs, uses_lapack = pickle.loads(file.read_bytes())
         os.utime(file)
-        if uses_lapack:
-            _load_lapack()
-        structures = jax.tree.structure((tuple(range(arguments)), {})), jax.tree.structure(jax.tree.leaves(outputs))
+        structures = jax.tree.structure((tuple(range(arguments)), {})), jax.tree.structure([0] * values)
         with jax.enable_x64(True):
-            return serialize_executable.deserialize_and_load(program, *structures), outputs
+            return serialize_executable.deserialize_and_load(program, *structures), outputs, uses_lapack
     # A damaged file, or one for another machine, is as good as none: it is replaced.
     except Exception:
         return None
+
+
+def _ready(compiled: Any, outputs: bytes, uses_lapack: bool) -> _Program:
+    """A program that was read. Modules are imported here, and not in threads that read, which might wait for others."""
+    if uses_lapack:
+        _load_lapack()
+    return _Program(compiled, pickle.loads(outputs))
 
 
 @functools.cache

@@ -23,7 +23,8 @@ class Compilation:
 
     def __init__(self, lowered: Any, use: Callable[[Any], None] | None = None):
         self._seconds = 0.0
-        self._lowered, self._use, self._compiled = lowered, use, None
+        self._lowered: Any = lowered
+        self._use, self._compiled = use, None
         self._thread = threading.Thread(target=self._compile, name="newtongp-compiler")
         self._thread.start()
 
@@ -33,8 +34,10 @@ class Compilation:
         with contextlib.suppress(Exception):
             self._compiled = self._lowered.compile()
         self._seconds = time.perf_counter() - began
-        if self._compiled is not None and self._use is not None:
-            self._use(self._compiled)
+        if self._compiled is not None:
+            if self._use is not None:
+                self._use(self._compiled)
+            self._lowered = self._use = None  # they are large
 
     def wait(self) -> float:
         """Return when it has ended: how many seconds it took."""
@@ -44,4 +47,4 @@ class Compilation:
     def result(self) -> Any:
         """The compiled program."""
         self._thread.join()
-        return self._lowered.compile() if self._compiled is None else self._compiled
+        return self._compiled if self._lowered is None else self._lowered.compile()
