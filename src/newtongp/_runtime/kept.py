@@ -26,6 +26,7 @@ import numpy as np
 
 from . import started
 from .ahead import Ahead
+from .threads import load_lapack
 from .traces import circumstances, is_debugged
 
 _KNOWN = frozenset(
@@ -240,14 +241,8 @@ def _load(file: Path) -> tuple[Any, Any, bool] | None:
 def _ready(compiled: Any, outputs: bytes, uses_lapack: bool) -> _Program:
     """A program that was read. Modules are imported here, and not in threads that read, which might wait for others."""
     if uses_lapack:
-        _load_lapack()
+        load_lapack()
     return _Program(compiled, pickle.loads(outputs))
-
-
-@functools.cache
-def _load_lapack() -> None:
-    """Make JAX load LAPACK, which it does when it lowers a function that uses it."""
-    jax.jit(jnp.linalg.cholesky).lower(np.eye(1))
 
 
 def _save(file: Path, content: bytes) -> None:
@@ -288,10 +283,11 @@ def _processor() -> str:
 
 @functools.cache
 def _versions() -> str:
-    import equinox
-    import jaxlib
+    from importlib.metadata import version
 
-    return f"jax {jax.__version__} {jaxlib.__version__} equinox {equinox.__version__} numpy {np.__version__}"
+    import equinox
+
+    return f"jax {jax.__version__} {version('jaxlib')} equinox {equinox.__version__} numpy {np.__version__}"
 
 
 @functools.cache
