@@ -113,6 +113,20 @@ def test_damaged_files_are_replaced(folder):
     assert function.traced == 5
 
 
+def test_programs_that_cannot_be_run_are_replaced(folder, monkeypatch):
+    function = Counted(lambda x: x + 1.0)
+    function(np.ones(2))
+
+    def broken(*args):
+        raise jax.errors.JaxRuntimeError("NOT_FOUND: function not found")
+
+    load = kept._load
+    monkeypatch.setattr(kept, "_load", lambda file: (broken, *load(file)[1:]))
+    function.restart()
+    np.testing.assert_array_equal(function(np.ones(2)), [2.0, 2.0])
+    assert function.traced == 2
+
+
 def test_the_oldest_files_go_first(folder):
     function = Counted(lambda x: x + 1.0)
     function(np.ones(1))

@@ -15,6 +15,7 @@ import itertools
 import os
 import pickle
 import platform
+import secrets
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -96,7 +97,14 @@ class Kept:
             return None
         if call.known not in self.programs:
             loaded = _state["ahead"].use(call.name)
-            self.programs[call.known] = self._compile(call, effort) if loaded is None else _ready(*loaded)
+            if loaded is not None:
+                program = _ready(*loaded)
+                # A program that cannot be run here is as good as none: it is replaced.
+                with contextlib.suppress(jax.errors.JaxRuntimeError):
+                    answer = jax.block_until_ready(program(call.leaves))
+                    self.programs[call.known] = program
+                    return answer
+            self.programs[call.known] = self._compile(call, effort)
         return self.programs[call.known](call.leaves)
 
     def start(self, args: tuple, effort: str) -> None:
@@ -151,7 +159,8 @@ class Kept:
             outputs.append(jax.tree.unflatten(structure, range(len(leaves))))
             return leaves
 
-        flat.__name__ = self.function.__name__
+        # A name that JAX's own cache does not know: what is read from there could not be written again.
+        flat.__name__ = f"{self.function.__name__}_{secrets.token_hex(8)}"
         ends = np.cumsum([0, *(len(jax.tree.leaves(arg)) for arg in call.dynamic)])
         positions = [i for i in range(len(call.given)) if i not in self.static]
         donated = [k for i, at in enumerate(positions) if at in self.donated for k in range(ends[i], ends[i + 1])]
