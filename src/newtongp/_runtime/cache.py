@@ -1,4 +1,4 @@
-"""Traced and compiled programs on disk, so that later processes need not trace and compile them again."""
+"""Compiled programs on disk, so that later processes need not trace and compile them again."""
 
 import os
 from pathlib import Path
@@ -7,18 +7,20 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from . import traces
+from . import kept
 
 _LARGEST = 2**30
 
 
 def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
-    """Keep traced and compiled programs in a folder, and load them from there in later processes. Returns the folder.
+    """Keep compiled programs in a folder, and load them from there in later processes. Returns the folder.
 
-    By default it is `newtongp` in the user's cache folder. Compiled programs are in JAX's own persistent cache, which
-    belongs to the process: it then serves all programs that JAX compiles, not only those of newtongp. If it is larger
-    than `max_bytes`, the programs that have not been used for the longest time are removed. Several processes may share
-    it. Programs from a cache are run without checks, so the folder must not be writable for anyone you do not trust.
+    By default it is `newtongp` in the user's cache folder. newtongp keeps its own programs there, which later processes
+    neither trace nor compile. All others, such as those with your own classes, are in JAX's own persistent cache, which
+    belongs to the process: it then serves all programs that JAX compiles, not only those of newtongp. Each of the two
+    takes half of `max_bytes`; the programs that have not been used for the longest time are removed. Several processes
+    may share the folder. Programs from a cache are run without checks, so the folder must not be writable for anyone
+    you do not trust.
     """
     import platformdirs
 
@@ -40,7 +42,7 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
     settings = {
         "jax_enable_compilation_cache": True,
         "jax_compilation_cache_dir": str(path),
-        "jax_compilation_cache_max_size": max_bytes,
+        "jax_compilation_cache_max_size": max_bytes - max_bytes // 2,
         # Programs of newtongp are many and small: most compile in less than JAX's default of one second.
         "jax_persistent_cache_min_compile_time_secs": 0.0,
         "jax_persistent_cache_min_entry_size_bytes": 0,
@@ -49,5 +51,5 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
         jax.config.update(name, value)
     # JAX opens its cache once, and would go on with the folder of an earlier call.
     compilation_cache.reset_cache()
-    traces.keep_traces(path / "traces", max_bytes // 8)
+    kept.keep_programs(path / "programs", max_bytes // 2)
     return path

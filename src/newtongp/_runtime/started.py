@@ -6,6 +6,7 @@ The compiler does not hold Python's lock, and neither does reading a compiled pr
 import contextlib
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -15,21 +16,35 @@ FINDS_COMPILED = jax.__version_info__ >= (0, 10)
 
 
 class Compilation:
-    """The compilation of a lowered program, in a thread of its own; Python waits for it when it exits."""
+    """The compilation of a lowered program, in a thread of its own; Python waits for it when it exits.
 
-    def __init__(self, lowered: Any):
+    `use`, if given, is called with the compiled program at the end.
+    """
+
+    def __init__(self, lowered: Any, use: Callable[[Any], None] | None = None):
         self._seconds = 0.0
-        self._thread = threading.Thread(target=self._compile, args=(lowered,), name="newtongp-compiler")
+        self._lowered: Any = lowered
+        self._use, self._compiled = use, None
+        self._thread = threading.Thread(target=self._compile, name="newtongp-compiler")
         self._thread.start()
 
-    def _compile(self, lowered: Any) -> None:
+    def _compile(self) -> None:
         began = time.perf_counter()
         # A program that cannot be compiled is compiled again by the first call, which raises the error.
         with contextlib.suppress(Exception):
-            lowered.compile()
+            self._compiled = self._lowered.compile()
         self._seconds = time.perf_counter() - began
+        if self._compiled is not None:
+            if self._use is not None:
+                self._use(self._compiled)
+            self._lowered = self._use = None  # they are large
 
     def wait(self) -> float:
         """Return when it has ended: how many seconds it took."""
         self._thread.join()
         return self._seconds
+
+    def result(self) -> Any:
+        """The compiled program."""
+        self._thread.join()
+        return self._compiled if self._lowered is None else self._lowered.compile()

@@ -11,6 +11,10 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 _lock = threading.Lock()
 _state: dict[str, Any] = {"users": 0, "limiter": None}
 
@@ -21,6 +25,12 @@ def _controller() -> Any:
     import threadpoolctl
 
     return threadpoolctl.ThreadpoolController().select(user_api="blas")
+
+
+@functools.cache
+def load_lapack() -> None:
+    """Make JAX load LAPACK for programs that it has not lowered itself; otherwise it does so when it lowers them."""
+    jax.jit(jnp.linalg.cholesky).lower(np.eye(1))
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from ..likelihoods.base import (
     row_log_expected_power,
 )
 from ..methods.expectation import has_closed_form
-from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at
+from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at, rule_for
 from ..methods.rule import Method, evaluate, propose, residual
 from ..methods.weights import copies_of, divided, times
 from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, SphericalRule, Unscented
@@ -151,16 +151,8 @@ def _is_closed(likelihood: Likelihood, power: float | None) -> bool:
 @in_double
 def _rule_of(likelihood: Likelihood, cubature: Cubature | None, power: float | None) -> tuple[Cubature, int]:
     """The rule that a method uses, and its number of latents."""
-    count, chosen = likelihood.num_latents, []
-
-    def place(mean, covariance):
-        nodes = place_nodes(likelihood, Gaussian(mean, covariance), cubature, power is not None)
-        chosen.append((nodes.rule, len(nodes.split.others)))
-        return nodes.points
-
-    # Traced only: nothing is compiled.
-    jax.eval_shape(place, np.zeros(count), np.eye(count))
-    return chosen[-1]
+    parts, rule = rule_for(likelihood, cubature, power is not None)
+    return rule, len(parts.others)
 
 
 def _finer(rule: Cubature, count: int) -> Cubature | None:

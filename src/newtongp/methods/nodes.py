@@ -149,8 +149,7 @@ def place_nodes(
     `refine` says what takes the place of a rule for so many latents. With `y`, the nodes of an `Adaptive` rule follow
     the density; without, they are those for the Gaussian alone.
     """
-    parts = split(likelihood, cubature)
-    rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
+    parts, rule = rule_for(likelihood, cubature, density)
     rule = rule if refine is None else refine(rule, len(parts.others))
     arranged = parts.arrange(gaussian)
     root = small_root(arranged.covariance)
@@ -161,11 +160,16 @@ def place_nodes(
     return Nodes(parts, points, jnp.asarray(weights), jnp.asarray(standard), root, rule)
 
 
+def rule_for(likelihood: Likelihood, cubature: Cubature | None, density: bool) -> tuple[Split, Cubature]:
+    """Which latents need nodes, and the rule that `place_nodes` uses for them."""
+    parts = split(likelihood, cubature)
+    return parts, cubature if cubature is not None else _default(likelihood, len(parts.others), density)
+
+
 def numbers_per_row(likelihood: Likelihood, cubature: Cubature | None, density: bool) -> int:
     """The number of second derivatives at all nodes of one row."""
     likelihood = unweighted(likelihood)
-    parts = split(likelihood, cubature)
-    rule = cubature if cubature is not None else _default(likelihood, len(parts.others), density)
+    parts, rule = rule_for(likelihood, cubature, density)
     nodes, count = rule.rule(len(parts.others))[1].size, len(parts.others) + len(parts.linear)
     formulas = parts.linear or _overrides(likelihood, "log_prob_derivatives")
     return nodes * count * (2 if formulas else count)

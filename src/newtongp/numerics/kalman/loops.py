@@ -15,6 +15,7 @@ import jax
 import numpy as np
 
 from ..._runtime.compilation import at_once
+from ..._runtime.kept import answered
 from ..._runtime.traces import trace_variant
 
 _ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
@@ -53,6 +54,11 @@ def compiles_whole() -> bool:
     return jax.default_backend() == "cpu" and _attribute_works()
 
 
+@functools.cache
+def _attribute_works() -> bool:
+    return answered("loops in one kernel", _try_attribute)
+
+
 @contextlib.contextmanager
 def plain_loops() -> Iterator[None]:
     """Within this context, newly traced loops are plain scans: for tests and measurements of the fallback."""
@@ -78,8 +84,7 @@ def unmarked() -> Iterator[None]:
         _forced.pop()
 
 
-@functools.cache
-def _attribute_works() -> bool:
+def _try_attribute() -> bool:
     """Whether a small loop with the attribute compiles and returns the result of a plain loop."""
 
     def body(carry, step):

@@ -1,0 +1,313 @@
+"""Compiled programs on disk, so that a later process neither traces nor compiles.
+
+JAX's own cache has compiled programs too, but finds them by what tracing and lowering have made of a function, which
+takes longer than reading them. Here a file is found by everything that these depend on: the function, the classes,
+static values and shapes of its arguments, the source of newtongp, the versions and settings of the packages below it,
+the options of the compiler, and the processor. The source of other people's classes and functions is not known, so
+programs that contain any are not kept.
+"""
+
+import contextlib
+import functools
+import hashlib
+import io
+import itertools
+import os
+import pickle
+import platform
+import secrets
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from . import started
+from .ahead import Ahead
+from .threads import load_lapack
+from .traces import circumstances, is_debugged
+
+_KNOWN = frozenset(
+    {"newtongp", "jax", "jaxlib", "equinox", "numpy", "builtins", "collections", "copyreg", "enum", "functools"}
+)
+"""The packages whose classes and functions may be part of a program that is kept."""
+_SUFFIX = ".program"
+_state: dict[str, Any] = {"folder": None, "max_bytes": 0, "ahead": None}
+
+
+class Unknown(Exception):
+    """Something in a program is not of newtongp or the packages below it."""
+
+
+def keep_programs(folder: Path | None, max_bytes: int = 0) -> None:
+    """Keep programs in this folder, or nowhere. The oldest go when they take more than `max_bytes`."""
+    if folder is not None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+    _state.update(folder=folder, max_bytes=max_bytes, ahead=None if folder is None else Ahead(folder, _load, _save))
+
+
+def are_kept() -> bool:
+    """Whether programs are kept here and now."""
+    if _state["folder"] is None or jax.device_count() > 1:
+        return False
+    return not is_debugged()
+
+
+def answered(question: str, find_out: Callable[[], bool]) -> bool:
+    """What `find_out` returns on this machine, with these versions: from disk if an earlier process has asked it."""
+    if not are_kept():
+        return find_out()
+    parts = (question, _machine(), _versions(), _source())
+    file = _state["folder"] / (hashlib.sha256(repr(parts).encode()).hexdigest() + ".answer")
+    with contextlib.suppress(OSError):
+        found = {b"yes": True, b"no": False}.get(file.read_bytes())
+        if found is not None:
+            return found
+    answer = find_out()
+    _save(file, b"yes" if answer else b"no")
+    return answer
+
+
+class Kept:
+    """A function of arrays as `jax.jit` takes it, traced and compiled once for all processes.
+
+    `options` are those of the compiler for a level of effort.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        static: int | tuple[int, ...],
+        donated: int | tuple[int, ...],
+        options: Callable[[Any], dict[str, Any] | None],
+    ):
+        self.function, self.options = function, options
+        self.static, self.donated = ((given,) if isinstance(given, int) else given for given in (static, donated))
+        self.names: dict[Any, str | None] = {}
+        """The names of files; None for programs that are not kept."""
+        self.programs: dict[Any, _Program] = {}
+
+    def __call__(self, args: tuple, effort: str) -> Any:
+        """The function's value; None if a program for this call cannot be kept."""
+        call = self._call(args, effort)
+        if call is None:
+            return None
+        if call.known not in self.programs:
+            loaded = _state["ahead"].use(call.name)
+            if loaded is not None:
+                program = _ready(*loaded)
+                # A program that cannot be run here is as good as none: it is replaced.
+                with contextlib.suppress(jax.errors.JaxRuntimeError):
+                    answer = jax.block_until_ready(program(call.leaves))
+                    self.programs[call.known] = program
+                    return answer
+            self.programs[call.known] = self._compile(call, effort)
+        return self.programs[call.known](call.leaves)
+
+    def start(self, args: tuple, effort: str) -> None:
+        """Start compiling the program of such a call, or reading it from its file; the call waits for it."""
+        call = self._call(args, effort)
+        if call is not None and call.known not in self.programs and not _state["ahead"].begin(call.name):
+            self.programs[call.known] = self._compile(call, effort)
+
+    def _call(self, args: tuple, effort: str) -> "_Call | None":
+        """The arguments of a call, and what its program is known by; None if it cannot be kept."""
+        given = [(args[i] if i in self.static else None) for i in range(len(args))]
+        dynamic = tuple(arg for i, arg in enumerate(args) if i not in self.static)
+        leaves, structure = jax.tree.flatten(dynamic)
+        shapes = tuple(map(_shape_of, leaves))
+        settings = circumstances()
+        try:
+            known = (_state["folder"], structure, shapes, tuple(given), effort, settings)
+            if known not in self.names:
+                kept = None not in shapes and "<" not in self.function.__qualname__
+                self.names[known] = self._key(given, dynamic, shapes, effort, settings) if kept else None
+        except TypeError:  # a static value that cannot be hashed
+            return None
+        name = self.names[known]
+        return None if name is None else _Call(known, name, given, dynamic, leaves, structure, shapes)
+
+    def _compile(self, call: "_Call", effort: str) -> "_Program":
+        """A program that is being compiled, and then written to its file."""
+        lowered, outputs = self._lower(call, effort)
+        write = functools.partial(_write, _state["folder"] / call.name, len(call.leaves), outputs, lowered)
+        return _Program(started.Compilation(lowered, write), outputs)
+
+    def _key(self, given, dynamic, shapes, effort, settings) -> str | None:
+        count = iter(range(len(shapes)))
+        blank = jax.tree.map(lambda _: next(count), dynamic)
+        name = f"{self.function.__module__}.{self.function.__qualname__}"
+        parts = (name, str(shapes), effort, str(settings), _machine(), _versions(), _source())
+        try:
+            content = _pickled((given, blank))
+        except (Unknown, pickle.PicklingError, AttributeError, TypeError):
+            return None
+        return hashlib.sha256(repr(parts).encode() + content).hexdigest() + _SUFFIX
+
+    def _lower(self, call: "_Call", effort: str) -> tuple[Any, Any]:
+        """The function as lowered for a call, and a tree with the structure of its value."""
+        outputs = []
+
+        def flat(*leaves):
+            arguments = iter(jax.tree.unflatten(call.structure, leaves))
+            args = [value if i in self.static else next(arguments) for i, value in enumerate(call.given)]
+            answer = self.function(*args)
+            leaves, structure = jax.tree.flatten(answer)
+            outputs.append(jax.tree.unflatten(structure, range(len(leaves))))
+            return leaves
+
+        # A name that JAX's own cache does not know: what is read from there could not be written again.
+        flat.__name__ = f"{self.function.__name__}_{secrets.token_hex(8)}"
+        ends = np.cumsum([0, *(len(jax.tree.leaves(arg)) for arg in call.dynamic)])
+        positions = [i for i in range(len(call.given)) if i not in self.static]
+        donated = [k for i, at in enumerate(positions) if at in self.donated for k in range(ends[i], ends[i + 1])]
+        specs = [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in call.shapes]
+        lowered = jax.jit(flat, donate_argnums=donated, compiler_options=self.options(effort)).lower(*specs)
+        return lowered, outputs[-1]
+
+
+class _Call(NamedTuple):
+    """The arguments of a call, and what its program is known by in this process and on disk."""
+
+    known: Any
+    name: str
+    given: list
+    """The static arguments, and None for the others."""
+    dynamic: tuple
+    leaves: list
+    structure: Any
+    shapes: tuple
+
+
+class _Program:
+    """A compiled program, or one that is being compiled, and the structure of its value."""
+
+    def __init__(self, compiled: Any, outputs: Any):
+        self._compiled, self._structure = compiled, jax.tree.structure(outputs)
+
+    def __call__(self, leaves: list) -> Any:
+        if isinstance(self._compiled, started.Compilation):
+            self._compiled = self._compiled.result()
+        return jax.tree.unflatten(self._structure, self._compiled(*leaves))
+
+
+class _Pickler(pickle.Pickler):
+    """Writes values, and refuses classes and functions of packages that are not known."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) or callable(obj):
+            home = getattr(obj, "__module__", None) or type(obj).__module__
+            if home.partition(".")[0] not in _KNOWN:
+                raise Unknown(home)
+        return NotImplemented
+
+
+def _pickled(tree: Any) -> bytes:
+    buffer = io.BytesIO()
+    _Pickler(buffer, protocol=5).dump(tree)
+    return buffer.getvalue()
+
+
+def _shape_of(leaf: Any) -> tuple | None:
+    """Shape, type and weakness of an argument; None if a program with it cannot be kept."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.shape, leaf.dtype.name, False
+    kind = jax.typeof(leaf)
+    if jnp.issubdtype(kind.dtype, jax.dtypes.extended):
+        return None
+    return kind.shape, np.dtype(kind.dtype).name, bool(getattr(kind, "weak_type", False))
+
+
+def _write(file: Path, arguments: int, outputs: Any, lowered: Any, compiled: Any) -> None:
+    """Write a program to a file, if it can be written."""
+    from jax.experimental import serialize_executable
+
+    # A program that cannot be written is compiled by every process.
+    with contextlib.suppress(Exception):
+        program, _, _ = serialize_executable.serialize(compiled)
+        counts = arguments, len(jax.tree.leaves(outputs))
+        _save(file, pickle.dumps((program, counts, _pickled(outputs), "lapack" in lowered.as_text()), protocol=5))
+
+
+def _load(file: Path) -> tuple[Any, Any, bool] | None:
+    """A program, the structure of its value in bytes, and whether it uses LAPACK."""
+    from jax.experimental import serialize_executable
+
+    try:
+        program, (arguments, values), outputs, uses_lapack = pickle.loads(file.read_bytes())
+        os.utime(file)
+        structures = jax.tree.structure((tuple(range(arguments)), {})), jax.tree.structure([0] * values)
+        with jax.enable_x64(True):
+            return serialize_executable.deserialize_and_load(program, *structures), outputs, uses_lapack
+    # A damaged file, or one for another machine, is as good as none: it is replaced.
+    except Exception:
+        return None
+
+
+def _ready(compiled: Any, outputs: bytes, uses_lapack: bool) -> _Program:
+    """A program that was read. Modules are imported here, and not in threads that read, which might wait for others."""
+    if uses_lapack:
+        load_lapack()
+    return _Program(compiled, pickle.loads(outputs))
+
+
+def _save(file: Path, content: bytes) -> None:
+    """Write a file in one step, so that other processes see all of it or nothing. Disks may be full: no error."""
+    with contextlib.suppress(OSError):
+        handle, name = tempfile.mkstemp(dir=file.parent, suffix=".partial")
+        with os.fdopen(handle, "wb") as partial:
+            partial.write(content)
+        os.replace(name, file)
+        _prune(file.parent)
+
+
+def _prune(folder: Path) -> None:
+    files = sorted((entry.stat().st_mtime, entry.stat().st_size, entry.path) for entry in os.scandir(folder))
+    excess = sum(size for _, size, _ in files) - _state["max_bytes"]
+    for _, size, path in files:
+        if excess <= 0:
+            break
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+        excess -= size
+
+
+@functools.cache
+def _machine() -> str:
+    """The device, and the processor: compiled programs use all instructions that it has."""
+    device = jax.devices()[0]
+    return f"{device.platform} {device.device_kind} {_processor()} {os.environ.get('XLA_FLAGS', '')}"
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        # The first of several that are alike.
+        first = itertools.takewhile(str.strip, lines)
+        return " ".join(line for line in first if line.startswith(("model name", "flags", "Features", "CPU ")))
+    return f"{platform.machine()} {platform.processor()} {platform.node()}"
+
+
+@functools.cache
+def _versions() -> str:
+    from importlib.metadata import version
+
+    import equinox
+
+    return f"jax {jax.__version__} {version('jaxlib')} equinox {equinox.__version__} numpy {np.__version__}"
+
+
+@functools.cache
+def _source() -> str:
+    """A digest of newtongp's own files."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    digest = hashlib.sha256()
+    for folder, below, files in os.walk(root):
+        below.sort()
+        for name in sorted(files):
+            if name.endswith(".py"):
+                with open(os.path.join(folder, name), "rb") as file:
+                    digest.update(f"{folder[len(root) :]}/{name}\0".encode() + file.read())
+    return digest.hexdigest()
