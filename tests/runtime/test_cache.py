@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import newtongp as ng
@@ -71,3 +72,13 @@ def test_folders_that_cannot_be_used_are_named(tmp_path):
     with pytest.raises(ValueError, match="max_bytes must be a whole number of at least 1, got 0"):
         ng.use_cache(tmp_path / "programs", max_bytes=0)
     assert not (tmp_path / "programs").exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners here")
+def test_programs_of_others_are_not_run(tmp_path):
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "programs").chmod(0o770)
+    before = jax.config.jax_compilation_cache_dir
+    with pytest.raises(ValueError, match=r"programs' belongs to another user, or others can write to it: name another"):
+        ng.use_cache(tmp_path)
+    assert jax.config.jax_compilation_cache_dir == before

@@ -20,7 +20,7 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
     belongs to the process: it then serves all programs that JAX compiles, not only those of newtongp. Each of the two
     takes half of `max_bytes`; the programs that have not been used for the longest time are removed. Several processes
     may share the folder. Programs from a cache are run without checks, so the folder must not be writable for anyone
-    you do not trust.
+    you do not trust; newtongp's own must belong to you alone.
     """
     import platformdirs
 
@@ -39,6 +39,7 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
         raise ValueError(f"folder {str(path)!r} cannot be made ({reason}): name another folder") from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise ValueError(f"folder {str(path)!r} cannot be written to: name another folder")
+    kept.keep_programs(path / "programs", max_bytes // 2)
     settings = {
         "jax_enable_compilation_cache": True,
         "jax_compilation_cache_dir": str(path),
@@ -51,5 +52,4 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
         jax.config.update(name, value)
     # JAX opens its cache once, and would go on with the folder of an earlier call.
     compilation_cache.reset_cache()
-    kept.keep_programs(path / "programs", max_bytes // 2)
     return path

@@ -43,10 +43,26 @@ class Unknown(Exception):
 
 
 def keep_programs(folder: Path | None, max_bytes: int = 0) -> None:
-    """Keep programs in this folder, or nowhere. The oldest go when they take more than `max_bytes`."""
+    """Keep programs in this folder, or nowhere. The oldest go when they take more than `max_bytes`.
+
+    What is read from there is run, so the folder must be the user's own.
+    """
     if folder is not None:
         folder.mkdir(mode=0o700, exist_ok=True)
+        if not _is_own(folder):
+            raise ValueError(
+                f"folder {str(folder)!r} belongs to another user, or others can write to it: name another folder, or "
+                f"run chmod go-w {folder}"
+            )
     _state.update(folder=folder, max_bytes=max_bytes, ahead=None if folder is None else Ahead(folder, _load, _save))
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether nobody else can write to a folder, as far as the system tells."""
+    if not hasattr(os, "getuid"):
+        return True
+    status = folder.stat()
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def are_kept() -> bool:
