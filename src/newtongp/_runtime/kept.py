@@ -16,6 +16,7 @@ import os
 import pickle
 import platform
 import secrets
+import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
