@@ -128,7 +128,6 @@ def test_predict_compare_info_and_show(fitted, folder, run):
         ("fit sales.csv --y sales --formula sales~price,shop", "is not an operator of formulas"),
         ("fit sales.csv --y sales --covariates price --effects fixed", "there is wide, flat, maximised"),
         ("fit sales.csv --y sales --covariates price --effects -1", "a standard deviation above 0"),
-        ("fit sales.csv --y sales --covariates price --effects maximised", "for models with other terms"),
         ("fit sales.csv --y sales --time date --effects flat", "--effects is not for series"),
         ("fit sales.csv --y sales --level 95", "as in --level 0.95"),
         ("fit sales.csv --y sales --out text.ngp", "this is a file"),

@@ -32,3 +32,20 @@ def test_effects_with_a_wide_prior_start_as_in_infer():
     fitted, inferred = (run("sales ~ price", table, "poisson") for run in (ng.fit, ng.infer))
     assert fitted.status.ok and fitted.inference_status.ok
     np.testing.assert_allclose(fitted.energy, inferred.energy, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [ng.VI(), ng.Newton(), ng.PowerEP(0.5)])
+def test_maximised_effects_alone_are_a_generalised_linear_model(method):
+    table = _table(60)
+    start = {"linear(x).coefficients": ng.Free(start=np.array([0.5, 0.1]))}
+    result = ng.fit(ng.Model(Linear("x", prior="maximised"), "poisson"), table, "y", method, parameters=start)
+    design = np.stack([np.ones(60), table["x"] - np.mean(table["x"])], axis=1)
+    beta = np.zeros(2)
+    for _ in range(30):
+        mean = np.exp(design @ beta)
+        beta += np.linalg.solve(design.T * mean @ design, design.T @ (table["y"] - mean))
+    information = design.T * np.exp(design @ beta) @ design
+    np.testing.assert_allclose(result.learned["linear(x).coefficients"], beta, atol=1e-6)
+    errors = np.sqrt(np.diag(np.linalg.inv(information)))
+    np.testing.assert_allclose(result.standard_errors["linear(x).coefficients"], errors, rtol=1e-4)

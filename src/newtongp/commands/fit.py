@@ -99,7 +99,7 @@ def _fitted(given: argparse.Namespace, formula: str, likelihood: Any, table: Any
     output.facts["formula"] = formula
     options: dict[str, Any] = {"weights": given.weights} if given.weights else {}
     if given.effects is not None:
-        options["effects"] = _effects(given.effects, formula)
+        options["effects"] = _effects(given.effects)
         output.facts["effects"] = options["effects"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -111,16 +111,8 @@ def _fitted(given: argparse.Namespace, formula: str, likelihood: Any, table: Any
     return result
 
 
-def _effects(text: str, formula: str) -> Any:
+def _effects(text: str) -> Any:
     """How fixed effects are treated: by name, or by the standard deviation of their prior."""
-    from ..terms.formula import from_formula
-    from ..terms.linear import Linear, Offset
-
-    if text == "maximised" and all(isinstance(term, (Linear, Offset)) for term in from_formula(formula).terms.terms):
-        raise CommandError(
-            f"--effects maximised is for models with other terms too, such as (1 | g), and {formula!r} has none: "
-            "leave it out, or write --effects flat"
-        )
     if text in _EFFECTS:
         return text
     try:

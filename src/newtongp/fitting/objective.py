@@ -105,7 +105,9 @@ def evaluate(
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
     sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)
     point, report = converge(problem, method, step, sites, until, tol)
-    slope_of = _at_fixed_sites if is_stationary(method, problem.likelihood) else _with_sites
+    # Where f is known, every site is at rest, also one that says nothing about how the energy depends on the mean.
+    stationary = is_stationary(method, problem.likelihood) and not problem.workspace.is_known
+    slope_of = _at_fixed_sites if stationary else _with_sites
     slope, correction = slope_of(numbers, rest.tree, method, point)
     (gradient,) = pull_back(slope)
     # It is valid only close to the fixed point, and only if the equations for the weights were solved.

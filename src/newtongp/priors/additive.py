@@ -393,6 +393,10 @@ class AdditiveWorkspace(Workspace):
         """The prior mean of every row, (N, D)."""
         return self.blocks.mean
 
+    @property
+    def is_known(self) -> bool:
+        return self.residual is None and not self.blocks.rest and not self.blocks.eliminated
+
     def marginals(self, sites: Sites, psd: bool = False) -> Conditioned:
         return self.conditioned(elimination.solve(self.blocks, sites))
 

@@ -62,6 +62,11 @@ class Workspace(eqx.Module):
     mean: eqx.AbstractVar[Any]
     """The prior mean of every position, (N, D)."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether f is its mean, with no uncertainty at all, so that sites change nothing."""
+        return False
+
     def residual_covariance(self) -> Float[Array, "N D D"] | None:
         """The covariance of e, if sites act on g, with f = g + e."""
         return None
