@@ -353,7 +353,7 @@ def test_a_backtest_of_several_series(shops):
     assert len(found.forecasts) == 18
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["all"], others="thorough")
 @pytest.mark.parametrize("pooled", ["prior", "all"])
 def test_hyperparameters_of_several_series_are_pooled(shops, pooled):
     own, parts = shops
