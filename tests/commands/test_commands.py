@@ -194,6 +194,10 @@ def test_forecasts_of_a_series(run, folder):
     np.testing.assert_allclose([row["mean"] for row in facts["forecast"]], ahead["mean"], rtol=1e-12)
     direct = ng.Forecaster("level", None, likelihood="poisson").fit(pd.read_csv(folder / "sales.csv"), "date", "sales")
     np.testing.assert_allclose(ahead["mean"], direct.forecast(3)["mean"], rtol=1e-8)
+    ahead[["date"]].to_csv(folder / "future.csv", index=False)
+    code, _, err = run("predict", "ahead/forecaster.ngp", "future.csv", "--level", "0.9", "--out", "again.csv")
+    assert code == 0, err
+    np.testing.assert_allclose(pd.read_csv(folder / "again.csv")["upper"], ahead["upper"], rtol=1e-9)
     parts = pd.read_csv(folder / "ahead" / "components.csv")
     assert set(parts["component"]) == {"trend"} and len(parts) == ROWS
     page = (folder / "ahead" / "index.html").read_text()

@@ -38,7 +38,7 @@ def test_errors_are_scaled_by_those_of_the_season_before():
 @pytest.fixture(scope="module")
 def tested():
     table = pd.read_csv(DATA).iloc[:60]
-    forecaster = ng.Forecaster().fit(table, time="month", y="passengers")
+    forecaster = ng.Forecaster("linear").fit(table, time="month", y="passengers")
     return forecaster, table, forecaster.backtest(6, every=4, origins=3, level=0.8)
 
 
@@ -60,7 +60,7 @@ def test_a_forecast_of_the_backtest_is_that_of_the_earlier_data(tested):
     _, table, found = tested
     first = found.forecasts[found.forecasts["origin"] == found.forecasts["origin"].min()]
     known = table[table["month"] <= first["origin"].iloc[0]]
-    alone = ng.Forecaster().fit(known, time="month", y="passengers").forecast(6, level=0.8)
+    alone = ng.Forecaster("linear").fit(known, time="month", y="passengers").forecast(6, level=0.8)
     np.testing.assert_allclose(first["mean"], alone["mean"], rtol=1e-6)
     np.testing.assert_allclose(first["lower"], alone["lower"])
 

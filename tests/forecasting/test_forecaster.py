@@ -1,6 +1,7 @@
 """Fits, forecasts, components and effects of one series, and of several."""
 
 import datetime
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import newtongp as ng
 from newtongp.forecasting import Intervention
 from newtongp.forecasting.holidays import holiday_columns
 from newtongp.forecasting.rows import calendar_for, read_rows
-from newtongp.forecasting.structure import guess_likelihood
+from newtongp.forecasting.structure import AVERAGED, guess_likelihood
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "air_passengers.csv"
 
@@ -38,9 +39,15 @@ def air():
 
 
 @pytest.fixture(scope="module")
+def average():
+    table = passengers()
+    return ng.Forecaster("auto").fit(table.iloc[:120], time="month", y="passengers"), table.iloc[120:]
+
+
+@pytest.fixture(scope="module")
 def law():
     table = made()
-    forecaster = ng.Forecaster(regressors=["price"], intervention={"law": "2015-01-01"}, likelihood="poisson")
+    forecaster = ng.Forecaster("linear", regressors=["price"], intervention={"law": "2015-01-01"}, likelihood="poisson")
     return forecaster.fit(table.iloc[:108], time="month", y="calls"), table
 
 
@@ -53,6 +60,44 @@ def test_two_years_of_passengers_within_seven_percent(air):
     assert 100.0 * np.mean(error) < 7.0
     inside = (ahead["lower"].to_numpy() <= truth["passengers"]) & (truth["passengers"] <= ahead["upper"].to_numpy())
     assert inside.mean() > 0.75
+
+
+@pytest.mark.slow
+def test_what_is_averaged_over_is_shown(average):
+    forecaster, _ = average
+    frame = forecaster.structures
+    assert frame.columns.tolist() == ["trend", "likelihood", "weight", "energy"]
+    assert frame["weight"].sum() == pytest.approx(1.0) and np.all(np.diff(frame["weight"]) <= 0.0)
+    assert set(frame["trend"]) == set(AVERAGED) and frame["energy"].iloc[0] == frame["energy"].min()
+    assert f"average over {len(frame)} structures" in repr(forecaster)
+    means = [
+        one.result.predict(average[0].fits[None].encode(times, None, one.structure)).mean
+        for one in forecaster.fits[None].members
+        for times in [forecaster.fits[None].calendar.future(forecaster.fits[None].rows.times[-1], 6)]
+    ]
+    np.testing.assert_allclose(forecaster.forecast(6)["mean"], frame["weight"].to_numpy() @ np.stack(means))
+
+
+@pytest.mark.slow
+def test_a_saved_forecaster_is_the_same(average, tmp_path):
+    forecaster, _ = average
+    forecaster.save(tmp_path / "air.ngp")
+    again = ng.Forecaster.load(tmp_path / "air.ngp")
+    for method in (lambda one: one.forecast(6), lambda one: one.components(3), lambda one: one.structures):
+        pd.testing.assert_frame_equal(method(again), method(forecaster), check_exact=False, rtol=1e-9)
+    assert repr(again) == repr(forecaster)
+    with pytest.raises(ValueError, match="it holds a forecaster, not a result"):
+        ng.load(tmp_path / "air.ngp")
+
+
+@pytest.mark.slow
+def test_forecasters_can_be_pickled_and_saved_with_regressors(law, tmp_path):
+    forecaster, table = law
+    forecaster.save(tmp_path / "law.ngp")
+    ahead = table.iloc[108:].drop(columns="calls")
+    expected = forecaster.forecast(ahead)
+    for again in (pickle.loads(pickle.dumps(forecaster)), ng.Forecaster.load(tmp_path / "law.ngp")):
+        pd.testing.assert_frame_equal(again.forecast(ahead), expected, check_exact=False, rtol=1e-9)
 
 
 @pytest.mark.slow
@@ -90,14 +135,14 @@ def test_any_unit_of_y_and_any_order_of_rows_is_the_same(air):
     months = passengers().iloc[:60]
     table = months.assign(passengers=months["passengers"] + 0.5)
     scaled = table.assign(passengers=1e6 * table["passengers"]).sample(frac=1.0, random_state=0)
-    first, second = (ng.Forecaster().fit(one, time="month", y="passengers") for one in (table, scaled))
+    first, second = (ng.Forecaster("linear").fit(one, time="month", y="passengers") for one in (table, scaled))
     np.testing.assert_allclose(1e6 * first.forecast(12)["median"], second.forecast(12)["median"], rtol=2e-3)
 
 
 @pytest.mark.slow
 def test_frames_of_polars_give_frames_of_polars(air):
     table = pl.DataFrame(passengers().iloc[:120].to_dict("list")).with_columns(pl.col("month").str.to_date("%Y-%m"))
-    ahead = ng.Forecaster().fit(table, time="month", y="passengers").forecast(3)
+    ahead = ng.Forecaster("linear").fit(table, time="month", y="passengers").forecast(3)
     assert isinstance(ahead, pl.DataFrame) and ahead["month"][0] == datetime.date(1959, 1, 1)
     np.testing.assert_allclose(ahead["mean"].to_numpy(), air[0].forecast(3)["mean"], rtol=1e-6)
 
@@ -208,8 +253,9 @@ def test_the_likelihood_follows_from_the_kind_of_y(y, name):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"trend": "quadratic"}, "trend must be one of 'linear', 'damped'"),
+        ({"trend": "quadratic"}, "trend must be one of 'auto', 'linear', 'damped'"),
         ({"season": "yearly"}, "a season is text such as '1y'"),
+        ({"pooled": "some"}, "pooled must be 'prior', 'all' or None"),
         ({"season": ["1y", "1y"]}, "the same period twice"),
         ({"likelihood": "poison"}, "did you mean 'poisson'"),
         ({"likelihood": ng.likelihoods.HeteroscedasticGaussian()}, "one latent and one y"),
@@ -264,7 +310,7 @@ def shops():
     short = made(9, 2).assign(shop="new")
     table = pd.concat([*parts, short]).sample(frac=1.0, random_state=1)
     with pytest.warns(ng.FitWarning, match="1 of 4 series could not be fitted"):
-        forecaster = ng.Forecaster(likelihood="poisson").fit(table, time="month", y="calls", series="shop")
+        forecaster = ng.Forecaster("linear", likelihood="poisson").fit(table, time="month", y="calls", series="shop")
     return forecaster, parts
 
 
@@ -276,7 +322,7 @@ def test_each_series_is_fitted_as_if_alone(shops):
     assert list(forecaster.failures) == ["new"] and "at least 4 values" in forecaster.failures["new"]
     ahead = forecaster.forecast(6)
     assert ahead.columns.tolist()[:2] == ["shop", "month"] and len(ahead) == 18
-    alone = ng.Forecaster(likelihood="poisson").fit(parts[1], time="month", y="calls").forecast(6)
+    alone = ng.Forecaster("linear", likelihood="poisson").fit(parts[1], time="month", y="calls").forecast(6)
     own = ahead[ahead["shop"] == "b"]
     np.testing.assert_allclose(own["mean"], alone["mean"], rtol=1e-6)
     assert own["month"].tolist() == alone["month"].tolist()
@@ -305,3 +351,26 @@ def test_a_backtest_of_several_series(shops):
     found = shops[0].backtest(6, origins=1, refit=False)
     assert sorted(found.scores["shop"]) == ["a", "b", "c"]
     assert len(found.forecasts) == 18
+
+
+@pytest.mark.cases(slow=["all"], others="thorough")
+@pytest.mark.parametrize("pooled", ["prior", "all"])
+def test_hyperparameters_of_several_series_are_pooled(shops, pooled):
+    own, parts = shops
+    table = pd.concat(parts)
+    forecaster = ng.Forecaster("linear", likelihood="poisson", pooled=pooled).fit(
+        table, time="month", y="calls", series="shop"
+    )
+
+    def relative(fitted):
+        modes, values = fitted.modes(fitted.structure), fitted.result.model
+        found = {item.name: float(item.value) for item in ng.hyperparameters(values)}
+        return np.array([np.log(found[name] / mode.value) for name, mode in modes.items()])
+
+    alone = np.stack([relative(own.fits[shop]) for shop in "abc"])
+    together = np.stack([relative(forecaster.fits[shop]) for shop in "abc"])
+    if pooled == "all":
+        np.testing.assert_allclose(together, np.tile(alone.mean(axis=0), (3, 1)), atol=1e-9)
+    else:
+        assert np.sum(np.std(together, axis=0)) < 0.9 * np.sum(np.std(alone, axis=0))
+    assert len(forecaster.forecast(3)) == 9

@@ -45,7 +45,7 @@ MAY_IMPORT = {
     "datasets": "",
     "forecasting": (
         "_runtime validation numerics parameters kernels likelihoods terms model inputs results inference prediction "
-        "fitting plotting"
+        "storage fitting plotting"
     ),
     "interface": "validation numerics results prediction storage fitting plotting diagnostics report",
     "commands": "validation parameters likelihoods terms methods model storage fitting diagnostics report forecasting",

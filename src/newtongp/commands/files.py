@@ -99,9 +99,18 @@ def load_result(path: str) -> Any:
     """A saved result."""
     from ..storage import load
 
+    if holds_forecaster(path):
+        raise CommandError(f"{path} holds a forecaster, for newtongp predict: give the result of a fit")
+    return load(path)
+
+
+def holds_forecaster(path: str) -> bool:
+    """Whether a file holds a forecaster, and not a result."""
+    from ..storage import kind_of
+
     if not Path(path).is_file():
         raise CommandError(f"{path}: there is no such file")
-    return load(path)
+    return kind_of(path) == "forecaster"
 
 
 def _pandas() -> Any:

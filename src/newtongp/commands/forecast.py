@@ -102,6 +102,11 @@ def _write(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any) -
         write_table(ahead, str(written["forecast"]))
     written["components"] = folder / "components.csv"
     write_table(forecaster.components(level=given.level), str(written["components"]))
+    try:
+        forecaster.save(folder / "forecaster.ngp")
+        written["forecaster"] = folder / "forecaster.ngp"
+    except ValueError as error:  # hundreds of series are more than a file may describe
+        output.note(f"Warning: {error}")
     if given.series is None:
         written["report"] = _report(given, forecaster, where, ahead, folder)
     return written

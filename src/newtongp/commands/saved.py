@@ -4,7 +4,16 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from .files import STANDARD_OUTPUT, CommandError, check_level, load_result, read_table, write_table
+from .files import (
+    STANDARD_OUTPUT,
+    CommandError,
+    check_columns,
+    check_level,
+    holds_forecaster,
+    load_result,
+    read_table,
+    write_table,
+)
 from .fit import with_columns
 from .output import Output
 
@@ -12,6 +21,8 @@ from .output import Output
 def predict(given: argparse.Namespace, output: Output) -> int:
     """Predictions for the rows of a table, written to a file or printed."""
     check_level(given.level)
+    if holds_forecaster(given.model):
+        return _forecast(given, output)
     result, table = load_result(given.model), read_table(given.table)
     prediction = result.predict(table, without=given.without, new_levels=given.new_levels)
     frame = prediction.to_frame(given.level)
@@ -22,6 +33,24 @@ def predict(given: argparse.Namespace, output: Output) -> int:
     write_table(with_columns(table, frame), given.out)
     if given.out != STANDARD_OUTPUT:
         output.note(f"Predictions of {len(table)} row(s): {given.out}")
+    return 0
+
+
+def _forecast(given: argparse.Namespace, output: Output) -> int:
+    """Forecasts at the times of a table, by a saved forecaster."""
+    from ..forecasting import Forecaster
+
+    wrong = [name for name in ("quantiles", "without") if getattr(given, name)]
+    if wrong:
+        raise CommandError(f"--{wrong[0]} is not for forecasts: leave it out, or use --level")
+    table = read_table(given.table)
+    forecaster = Forecaster.load(given.model)
+    needed = [name for name in (forecaster.columns[0], forecaster.columns[2]) if name]
+    check_columns(table, needed, "a forecast needs", given.table)
+    ahead = forecaster.forecast(table, given.level)
+    write_table(ahead, given.out)
+    if given.out != STANDARD_OUTPUT:
+        output.note(f"Forecasts of {len(ahead)} row(s): {given.out}")
     return 0
 
 

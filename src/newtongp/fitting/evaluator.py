@@ -180,7 +180,11 @@ class Evaluator:
         at_first = self._energy_at_start(unconstrained, -1.0)
         if at_first <= HOPELESS * np.sum(self.setup.data.observed):
             return []
-        energies = {precision: self._energy_at_start(unconstrained, precision) for precision in self.precisions[2:]}
+        energies: dict[float, float] = {}
+        for precision in self.precisions[2:]:
+            energies[precision] = self._energy_at_start(unconstrained, precision)
+            if np.isfinite(energies[precision]) and energies[precision] > min(energies.values()):
+                break  # sites that hold f more firmly only add to the energy
         lowest = min(energies, key=lambda precision: energies[precision])
         return [lowest] if energies[lowest] < 1e-3 * at_first else []
 

@@ -65,7 +65,7 @@ def backtest_one(
     found = []
     for before in origins_of(rows, horizon, every, origins, least_rows(fitted)):
         past = rows.take(np.arange(before))
-        known = fit_rows(fitted.specification, fitted.calendar, past, **options) if refit else update(fitted, past)
+        known = fit_rows(fitted.specification, fitted.calendar, past, options) if refit else update(fitted, past)
         found.append(_scored(known, _ahead(rows, before, horizon), level))
     return {name: np.concatenate([part[name] for part in found]) for name in found[0]}
 

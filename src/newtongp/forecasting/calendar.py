@@ -55,6 +55,10 @@ def read_period(given: Any) -> Period:
     )
 
 
+KINDS = ("months", "duration", "weekdays", "number")
+"""The kinds of calendars."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Calendar:
     """The step of a series: months, a duration, working days, or a number.

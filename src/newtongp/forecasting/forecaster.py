@@ -1,5 +1,6 @@
 """`Forecaster`: forecasts of series by trend, seasons, holidays, regressors and interventions."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,8 @@ from ..validation.frames import library_of, make_frame
 from . import many
 from .backtest import Backtest, assembled, backtest_one, joined
 from .calendar import read_times, written
-from .fitted import Fitted, fit_rows
+from .fitted import Fitted, fit_rows, with_modes
+from .pooling import POOLED, learned_from
 from .rows import calendar_for, read_rows
 from .specification import AUTO, read_specification
 
@@ -23,17 +25,21 @@ class Forecaster:
     """A model of a series, or of many: a trend, seasons, holidays, regressors and interventions.
 
     - `trend`: "linear" (the default; the slope returns to that of a line), "damped" (it returns to zero), "level" (no
-      slope), "local" (a slope that is a random walk), "smooth" (the same without steps of the level) or None.
+      slope), "local" (a slope that is a random walk), "smooth" (the same without steps of the level) or None; "auto"
+      averages forecasts over the first four and, for positive y, over the scales of y and log y: see `structures`.
     - `season`: periods such as "1y", "1w", "1d" or ["1d", "1w"]; numbers, in its units, for a numeric time column;
       "auto" (the default), those that are usual for the step of the series and of which the data have at least two;
       None for no season.
-    - `changing`: whether the patterns of seasons change slowly, in series of fewer than 300 rows. Without that a fit
-      takes a third of the time.
+    - `changing`: whether the patterns of seasons change slowly, in series of fewer than 300 rows.
     - `holidays`: a country of the package holidays, as in "DE" or "DE-BY", or a mapping from dates to names.
     - `regressors`: names of columns with numbers or labels. Forecasts then need a table with their future values.
     - `intervention`: a mapping from names to times: a start, or a start and an end, or an `Intervention`.
     - `likelihood`: a likelihood or its name; "auto" (the default): negative binomial for counts (whole numbers whose
       median is below 1000), log-normal for other positive y, and Gaussian otherwise.
+
+    - `pooled`: how hyperparameters of many series depend on each other. None (the default): not at all; "prior": they
+      have a prior that is learned from all series, which helps short ones; "all": all series have the same, relative
+      to their sizes.
 
     All other arguments are those of `newtongp.fit`.
 
@@ -55,15 +61,19 @@ class Forecaster:
         regressors: Any = (),
         intervention: Any = None,
         likelihood: Any = AUTO,
+        pooled: str | None = None,
         **options: Any,
     ):
         self.specification = read_specification(trend, season, changing, holidays, regressors, intervention, likelihood)
-        self.options = options
+        if pooled not in POOLED:
+            raise ValueError(f"pooled must be 'prior', 'all' or None, got {pooled!r}")
+        self.options, self.pooled = options, pooled
         self.fits: dict[Any, Fitted] = {}
         """The fitted series by label; without a series column there is one, whose label is None."""
         self.failures: dict[Any, str] = {}
         """Series that could not be fitted, and why."""
-        self._time, self._y, self._series, self._library = "", "", None, "pandas"
+        self.columns: tuple[str, str, str | None, str] = "", "", None, "pandas"
+        """The columns of times, of y and of series, and the library of the table, once fitted."""
 
     def fit(
         self,
@@ -87,20 +97,58 @@ class Forecaster:
         def learn(chosen: Any) -> Fitted:
             own = table if chosen is None else take_rows(table, chosen)
             rows, flavour = read_rows(own, time, y)
-            return fit_rows(self.specification, calendar_for(rows, flavour), rows, **self.options)
+            return fit_rows(self.specification, calendar_for(rows, flavour), rows, self.options)
 
         if series is None:
             fits, failures = {None: learn(None)}, {}
         else:
             fits, failures = many.for_each(learn, parts, workers, flag(progress, "progress"), "fitted")
+            if self.pooled is not None:
+                fits, more = self._pooled(fits, workers, progress)
+                failures = {**failures, **more}
         self.fits, self.failures = fits, failures
-        self._time, self._y, self._series, self._library = time, y, series, library_of(table)
+        self.columns = time, y, series, library_of(table)
         return self
+
+    def _pooled(self, fits: dict[Any, Fitted], workers: int | None, progress: bool) -> tuple[Any, dict[Any, str]]:
+        """The series again, with what the hyperparameters of all have in common."""
+        change = learned_from(list(fits.values())).modes
+
+        def again(fitted: Fitted) -> Fitted:
+            if self.pooled == "all":
+                return with_modes(fitted, change)
+            return fit_rows(fitted.specification, fitted.calendar, fitted.rows, self.options, change)
+
+        return many.for_each(again, fits, workers, progress, "pooled")
 
     @property
     def result(self) -> Any:
-        """The result of `newtongp.fit`, if there is one series: summaries, effects and everything else."""
+        """The result of `newtongp.fit`, if there is one series: summaries, effects and everything else.
+
+        Of several structures it is that of the one with the largest weight.
+        """
         return self._only("result").result
+
+    @property
+    def structures(self) -> Any:
+        """A data frame with what forecasts are averaged over: trend, likelihood, weight and energy of every structure.
+
+        The energy is minus the log evidence, plus what the logarithms of hyperparameters are away from their priors.
+        """
+        rows = []
+        for label, fitted in self._fitted().items():
+            own = {} if self._series is None else {self._series: label}
+            rows += [
+                {
+                    **own,
+                    "trend": str(one.structure.trend),
+                    "likelihood": type(one.structure.likelihood).__name__,
+                    "weight": one.weight,
+                    "energy": one.energy,
+                }
+                for one in fitted.members
+            ]
+        return make_frame({name: np.array([row[name] for row in rows]) for name in rows[0]}, self._library)
 
     def forecast(self, horizon: Any, level: Any = 0.9) -> Any:
         """A data frame with the mean, the median and an interval of future y, for each series.
@@ -183,6 +231,35 @@ class Forecaster:
 
         return plot_components(self._only("plot_components"), checked_level(level), axes)
 
+    @property
+    def _time(self) -> str:
+        return self.columns[0]
+
+    @property
+    def _series(self) -> str | None:
+        return self.columns[2]
+
+    @property
+    def _library(self) -> str:
+        return self.columns[3]
+
+    def save(self, path: Any) -> None:
+        """Save the fitted forecaster, with its data, in a file that contains no code.
+
+        A file describes up to some hundred results: of more series, save parts.
+        """
+        from .saved import save
+
+        self._fitted()
+        save(self, path)
+
+    @classmethod
+    def load(cls, path: Any, classes: Iterable[Any] = ()) -> "Forecaster":
+        """Load what `save` wrote; `classes` are those of `newtongp.load`."""
+        from .saved import load
+
+        return load(cls, path, classes)
+
     def __repr__(self) -> str:
         if not self.fits:
             return "Forecaster, not fitted"
@@ -190,8 +267,9 @@ class Forecaster:
             return f"Forecaster of {len(self.fits)} series ({len(self.failures)} failed)"
         fitted = self.fits[None]
         parts = ", ".join(fitted.parts())
-        name = type(fitted.structure.likelihood).__name__
-        return f"Forecaster, {fitted.rows.count} rows, one per {fitted.calendar.name}: {parts}; {name}"
+        names = ", ".join(dict.fromkeys(type(one.structure.likelihood).__name__ for one in fitted.members))
+        average = f"; average over {len(fitted.members)} structures" if len(fitted.members) > 1 else ""
+        return f"Forecaster, {fitted.rows.count} rows, one per {fitted.calendar.name}: {parts}; {names}{average}"
 
     def _fitted(self) -> dict[Any, Fitted]:
         if not self.fits:

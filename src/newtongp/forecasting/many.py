@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -66,7 +67,7 @@ def in_threads(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
     workers = min(len(items), os.cpu_count() or 1)
     if workers <= 1:
         return [work(item) for item in items]
-    with one_blas_thread(), concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    with one_blas_thread(), _frequent_switches(), concurrent.futures.ThreadPoolExecutor(workers) as pool:
         return [work(items[0]), *pool.map(work, items[1:])]
 
 
@@ -74,13 +75,31 @@ def _attempts(attempt: Callable[[Any], Any], keys: list[Any], workers: int) -> I
     if workers == 1:
         yield from map(attempt, keys)
         return
-    with one_blas_thread(), concurrent.futures.ThreadPoolExecutor(workers) as pool:
+    with one_blas_thread(), _frequent_switches(), concurrent.futures.ThreadPoolExecutor(workers) as pool:
         yield attempt(keys[0])  # compiles what most others need
         try:
             yield from pool.map(attempt, keys[1:])
         except BaseException:  # Ctrl-C: what has not begun is not begun
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+_SWITCH = 2e-4
+
+
+@contextlib.contextmanager
+def _frequent_switches() -> Iterator[None]:
+    """Threads of Python take turns after 0.2 ms in place of 5.
+
+    A series needs the interpreter for a moment after every few milliseconds of arithmetic, and would then wait 5 ms for
+    a thread that is busy in it.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 @contextlib.contextmanager

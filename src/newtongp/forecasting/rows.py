@@ -5,12 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from ..likelihoods.base import named_columns
+from ..likelihoods import Gaussian, LogNormal
+from ..likelihoods.base import Likelihood, named_columns
 from ..terms.table import Table, take_rows
 from .calendar import Calendar, calendar_of, read_times
 from .holidays import holiday_columns
-from .specification import Specification
-from .structure import TIME, Structure, guess_likelihood, harmonics_of, link_of
+from .specification import AUTO, Specification
+from .structure import AVERAGED, TIME, Structure, guess_likelihood, harmonics_of, link_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +58,12 @@ _MANY = 300
 """The number of times from which a trend is conditioned as a chain, and the patterns of seasons do not change."""
 
 
-def structure_of(specification: Specification, calendar: Calendar, rows: Rows) -> Structure:
-    """What the model of this series consists of."""
+def structures_of(specification: Specification, calendar: Calendar, rows: Rows) -> list[Structure]:
+    """What the model of this series consists of: one structure, or several that are averaged over."""
     steps = calendar.steps(rows.times)
     seasons = specification.seasons
     if seasons is None:
         seasons = calendar.usual_seasons(float(steps[-1] - steps[0]) + 1.0)
-    likelihood = specification.likelihood
-    likelihood = guess_likelihood(rows.y) if likelihood is None else likelihood
     effects = {
         "regressors": specification.regressors,
         "holidays": tuple(holiday_columns(specification.holidays, calendar, rows.times)),
@@ -75,15 +74,32 @@ def structure_of(specification: Specification, calendar: Calendar, rows: Rows) -
     varying = {
         kind: tuple(name for name in names if np.unique(columns[name]).size > 1) for kind, names in effects.items()
     }
-    return Structure(
-        specification.trend,
-        seasons,
-        tuple(harmonics_of(calendar, period) for period in seasons),
-        specification.changing and np.unique(rows.times).size < _MANY,
-        tuple(varying.items()),
-        likelihood,
-        link_of(likelihood),
-    )
+    changing = specification.changing and np.unique(rows.times).size < _MANY
+    return [
+        Structure(
+            trend,
+            specification.trend == AUTO,
+            seasons,
+            tuple(harmonics_of(calendar, period) for period in seasons),
+            tuple(calendar.rows_per(period) for period in seasons),
+            tuple(changing for _ in seasons),
+            tuple(varying.items()),
+            likelihood,
+            link_of(likelihood),
+        )
+        for likelihood in likelihoods_of(specification, rows.y)
+        for trend in (AVERAGED if specification.trend == AUTO else (specification.trend,))
+    ]
+
+
+def likelihoods_of(specification: Specification, y: np.ndarray) -> tuple[Likelihood, ...]:
+    """The likelihood that was asked for, or those that suit y."""
+    if specification.likelihood is not None:
+        return (specification.likelihood,)
+    guessed = guess_likelihood(y)
+    if specification.trend == AUTO and isinstance(guessed, LogNormal):
+        return guessed, Gaussian()
+    return (guessed,)
 
 
 def columns_at(

@@ -75,8 +75,8 @@ def read_specification(
     trend: Any, season: Any, changing: Any, holidays: Any, regressors: Any, intervention: Any, likelihood: Any
 ) -> Specification:
     """Check all arguments that can be checked without data."""
-    if trend is not None and trend not in TRENDS:
-        raise ValueError(f"trend must be one of {', '.join(map(repr, TRENDS))}, or None, got {short(trend)}")
+    if trend is not None and trend not in (AUTO, *TRENDS):
+        raise ValueError(f"trend must be one of {', '.join(map(repr, (AUTO, *TRENDS)))}, or None, got {short(trend)}")
     names = _names(regressors)
     interventions = _interventions(intervention)
     twice = [name for name in {*names} if [*names, *(one.name for one in interventions)].count(name) > 1]
@@ -137,6 +137,8 @@ def _intervention(name: str, when: Any) -> Intervention:
     if isinstance(when, Intervention):
         return dataclasses.replace(when, name=name)
     if isinstance(when, (list, tuple)):
+        if len(when) == 3 and isinstance(when[2], bool):
+            return Intervention(name, *when)
         if len(when) != 2:
             raise ValueError(f"the intervention {name!r} has a start, or a start and an end, got {short(when)}")
         return Intervention(name, when[0], when[1])

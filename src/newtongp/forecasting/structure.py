@@ -47,9 +47,13 @@ class Structure:
     """The columns and the model of one series."""
 
     trend: str | None
+    nested: bool
+    """Whether the trend has the parts of all kinds, of which priors keep some at zero: all are then one program."""
     seasons: tuple[Period, ...]
     harmonics: tuple[int, ...]
-    changing: bool
+    lengths: tuple[float, ...]
+    """The number of rows in a period of every season."""
+    changing: tuple[bool, ...]
     """Whether the pattern of a season changes slowly from period to period."""
     effects: tuple[tuple[str, tuple[str, ...]], ...]
     """Kinds of effects ("regressors", "holidays", "interventions") and the columns of each."""
@@ -139,26 +143,31 @@ def harmonics_of(calendar: Calendar, period: Period) -> int:
     return min(int(rows / 2.0 + 1e-6), MOST_HARMONICS.get(period.unit, 10))
 
 
-def terms_of(structure: Structure, scale: Scale) -> tuple[Any, dict[str, Free]]:
+def terms_of(structure: Structure, scale: Scale) -> tuple[Any, dict[str, Mode]]:
     """The terms of the model, and the priors of their hyperparameters by name."""
     terms: list[Any] = [Linear(prior="flat")]
     priors: dict[str, Mode] = {}
     if structure.trend is not None:
-        trend, own = _trend(structure.trend, scale.step)
+        trend, own = _trend(structure.trend, scale.step, structure.nested)
         terms.append(trend)
         priors |= {f"{trend.label}.{name}": mode for name, mode in own.items()}
     share = scale.season / max(len(structure.seasons), 1)
-    for name, harmonics in zip(structure.season_names, structure.harmonics, strict=True):
-        season = Season(name, 1.0, harmonics=harmonics, decay=_DECAY.value if structure.changing else None)
+    for place, (name, harmonics) in enumerate(zip(structure.season_names, structure.harmonics, strict=True)):
+        own = {"variance": Mode(share, 1.0), "lengthscale": Mode(0.6, 0.7)}
+        if structure.changing[place]:
+            # Over time, as the trend is: the model is then one function of time, or one chain.
+            season = Season(TIME, structure.lengths[place], harmonics=harmonics, decay=_DECAY.value)
+            own["decay"] = _DECAY
+        else:
+            season = Season(name, 1.0, harmonics=harmonics)
         terms.append(season)
-        own = {"variance": Mode(share, 1.0), "lengthscale": Mode(0.6, 0.7), "decay": _DECAY}
-        priors |= {f"{season.label}.{key}": mode for key, mode in own.items() if key != "decay" or structure.changing}
+        priors |= {f"{season.label}.{key}": mode for key, mode in own.items()}
     for kind, columns in structure.effects:
         if columns:
             prior = _HOLIDAY * max(scale.step, scale.season**0.5) if kind == "holidays" else "wide"
             terms.append(Linear(*columns, intercept=False, prior=prior))
     priors |= _noise_priors(structure, scale.step)
-    return sum(terms[1:], Terms((terms[0],))), {name: mode.specification() for name, mode in priors.items()}
+    return sum(terms[1:], Terms((terms[0],))), priors
 
 
 _DECAY = Mode(30.0, 1.0)
@@ -167,7 +176,11 @@ _HOLIDAY = 5.0
 """The standard deviation of a holiday's effect, relative to the larger of steps and season."""
 
 
-def _trend(kind: str, step: float) -> tuple[Trend, dict[str, Mode]]:
+AVERAGED = ("linear", "damped", "local", "level")
+"""The trends over which forecasts are averaged with trend="auto"."""
+
+
+def _trend(kind: str, step: float, nested: bool) -> tuple[Trend, dict[str, Mode]]:
     """The trend, and the priors of its hyperparameters by their names in it; time is in rows.
 
     All sizes are relative to that of a step. The level is a random walk. Its slope is that of a line, if there is one,
@@ -175,17 +188,22 @@ def _trend(kind: str, step: float) -> tuple[Trend, dict[str, Mode]]:
     """
     if kind == "smooth":
         return Trend(TIME, "smooth"), {"kernel.variance": Mode((0.03 * step) ** 2, 1.5)}
-    level, short = {"variance": Mode(0.3 * step**2, 1.5)}, {"variance": Mode(0.3 * step**2, 1.5)}
-    short["lengthscale"] = Mode(3.0, 1.0)
+    nothing = {"variance": Mode((1e-4 * step) ** 2, 0.5)}
+    level = {"variance": Mode(0.3 * step**2, 1.5)}
+    short = {"variance": Mode(0.3 * step**2, 1.5), "lengthscale": Mode(3.0, 1.0)}
     slope = {"variance": Mode((0.1 * step) ** 2, 1.5), "lengthscale": Mode(20.0, 1.0)}
+    if kind == "local":  # among others, as good as a random walk of the slope
+        slope = {"variance": Mode((0.1 * step) ** 2, 1.5), "lengthscale": Mode(1000.0, 0.3)}
+    if kind == "level":
+        slope = {**nothing, "lengthscale": Mode(20.0, 1.0)}
+    line = {"variance": Mode((0.3 * step) ** 2, 1.0)} if kind in ("linear", "local") else nothing
     parts: list[tuple[Any, dict[str, Mode]]] = [(kernels.Brownian(), level), (kernels.Matern12(), short)]
-    if kind in ("linear", "damped"):
-        parts.append((kernels.IntegratedMatern12(), slope))
-    if kind == "linear":
-        parts.append((kernels.Linear(), {"variance": Mode((0.3 * step) ** 2, 1.0)}))
-    if kind == "local":
+    if kind == "local" and not nested:
         parts.append((kernels.IntegratedBrownian(), {"variance": Mode((0.01 * step) ** 2, 1.5)}))
-        parts.append((kernels.Linear(), {"variance": Mode((0.3 * step) ** 2, 1.0)}))
+    elif nested or kind != "level":
+        parts.append((kernels.IntegratedMatern12(), slope))
+    if nested or kind in ("linear", "local"):
+        parts.append((kernels.Linear(), line))
     kernel = functools.reduce(operator.add, [part for part, _ in parts])
     return Trend(TIME, kernel=kernel), {
         f"kernel[{place}].{name}": mode for place, (_, own) in enumerate(parts) for name, mode in own.items()

@@ -26,7 +26,7 @@ from ..terms.reading import as_terms
 from ..terms.smooth import Area, Smooth
 from ..terms.table import Table
 from ..terms.times import Trend
-from . import elimination, level_space
+from . import elimination, joined, level_space
 from .additive_posterior import AdditivePosterior
 from .base import Conditioned, Layout, Prior, Workspace
 from .chained import ChainedWorkspace, chained_posterior
@@ -133,6 +133,11 @@ class Additive(Prior):
                 f"{count} weights would be solved for together, and at most {_MOST_WEIGHTS} are practical: "
                 f"most are of {self._largest_and_remedy()}"
             )
+
+    @property
+    def joined(self) -> tuple[tuple[int, ...], ...]:
+        """For every latent the terms that are conditioned as one function of time, if there is no chain."""
+        return tuple(() if self.chained else joined.joined_terms(terms) for terms in self.latents)
 
     @property
     def places(self) -> tuple[tuple[slice, ...], ...]:
@@ -251,11 +256,17 @@ class Additive(Prior):
             return self._prepare_chain(*x)
         count = jax.tree.leaves(x)[0].shape[0]
         means, found = [], []
-        for terms, rows in zip(self.latents, x, strict=True):
+        for terms, rows, together in zip(self.latents, x, self.joined, strict=True):
             total, own_weights = jnp.zeros(count), []
-            for term, own in zip(terms.terms, rows, strict=True):
+            for number, (term, own) in enumerate(zip(terms.terms, rows, strict=True)):
                 total = total + term.mean(own)
-                own_weights += term.weights(own)
+                if number not in together:
+                    own_weights += term.weights(own)
+                    continue
+                if number == together[0]:
+                    own_weights.append(joined.at_data(*joined.chosen(together, terms.terms, rows)))
+                smooth: Any = term
+                own_weights += smooth.line_weights(own[2], own[1])
             means.append(total)
             found.append(own_weights)
         blocks = [block_of(weights, latent) for latent, own in enumerate(found) for weights in own]

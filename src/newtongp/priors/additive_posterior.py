@@ -10,7 +10,8 @@ from jaxtyping import Array, Float
 from .._runtime.compilation import compiled
 from .._runtime.double import on_host
 from ..numerics.gaussian import Gaussian
-from . import elimination, level_space
+from ..terms.base import Weights
+from . import elimination, joined, level_space
 from .base import Posterior, at_inputs, draws_of
 from .level_space import Blocks, block_of
 
@@ -70,14 +71,22 @@ class _NewRows:
     def __init__(self, posterior: AdditivePosterior, x: Any, chosen: Any):
         prior, count = posterior.prior, x.shape[0]
         means, blocks, self.left = [], [], []
-        for latent, (terms, places) in enumerate(zip(prior.latents, prior.places, strict=True)):
+        for latent, (terms, places, together) in enumerate(zip(prior.latents, prior.places, prior.joined, strict=True)):
             mean, left = jnp.zeros(count), jnp.zeros(count)
-            for term, place, factor in zip(terms.terms, places, chosen[latent], strict=True):
-                mean = mean + factor * term.new_mean(x[:, place])
-                for weights in term.new_weights(x[:, place]):
-                    if weights.residual is not None:
-                        left = left + factor**2 * weights.residual
-                    blocks.append(block_of(weights._replace(columns=factor * weights.columns), latent))
+            inputs = [x[:, place] for place in places]
+            for number, (term, own, factor) in enumerate(zip(terms.terms, inputs, chosen[latent], strict=True)):
+                mean = mean + factor * term.new_mean(own)
+                if number not in together:
+                    found = term.new_weights(own)
+                else:
+                    smooth: Any = term
+                    found = smooth.line_weights(own[:, :1], own[:, -1:])
+                found = [_times(factor, weights) for weights in found]
+                if together and number == together[0]:
+                    found.insert(0, joined.at_rows(*joined.chosen(together, terms.terms, inputs, chosen[latent])))
+                for weights in found:
+                    left = left if weights.residual is None else left + weights.residual
+                    blocks.append(block_of(weights, latent))
             means.append(mean)
             self.left.append(left)
         eliminated, rest = prior.parted(blocks)
@@ -89,6 +98,12 @@ class _NewRows:
     @property
     def mean(self) -> Float[Array, "M D"]:
         return self.blocks.mean + level_space.f_of(self.blocks, self.solved.weights, self.solved.own_means)
+
+
+def _times(factor: Any, weights: Weights) -> Weights:
+    """The weights of a term that is multiplied by a number."""
+    left = None if weights.residual is None else factor**2 * weights.residual
+    return weights._replace(columns=factor * weights.columns, residual=left)
 
 
 def _of_terms_now(posterior: AdditivePosterior, x: Any, chosen: Any) -> Gaussian:
@@ -114,11 +129,16 @@ def _joint(posterior: AdditivePosterior, x: Float[Array, "M C"], chosen: Any) ->
     prior, mean = posterior.prior, rows.mean
     count, latents = mean.shape
     covariance = elimination.joint_covariance(rows.blocks, rows.solved)
-    for latent, (terms, places) in enumerate(zip(prior.latents, prior.places, strict=True)):
+    for latent, (terms, places, together) in enumerate(zip(prior.latents, prior.places, prior.joined, strict=True)):
+        factors = chosen[latent]
         left = sum(
-            factor**2 * term.new_covariance(x[:, place])
-            for term, place, factor in zip(terms.terms, places, chosen[latent], strict=True)
+            factors[number] ** 2 * term.new_covariance(x[:, place])
+            for number, (term, place) in enumerate(zip(terms.terms, places, strict=True))
+            if number not in together
         )
+        if together:
+            own = [x[:, place] for place in places]
+            left = left + joined.new_covariance(*joined.chosen(together, terms.terms, own, factors))
         pick = jnp.zeros((latents, latents)).at[latent, latent].set(1.0)
         spread = jnp.einsum("mn,de->mdne", jnp.broadcast_to(left, (count, count)), pick)
         covariance = covariance + spread.reshape(count * latents, count * latents)

@@ -11,11 +11,11 @@ from typing import Any
 from ..results.result import Result
 from ..validation.arguments import file_name
 from ..validation.text import short
-from .container import read_file, write_file
+from .container import kind_of, read_file, write_file
 from .errors import FileFormatError
 from .trees import decode, encode
 
-__all__ = ["FileFormatError", "decode", "encode", "load", "read_file", "save", "write_file"]
+__all__ = ["FileFormatError", "decode", "encode", "kind_of", "load", "read_file", "save", "write_file"]
 
 
 def save(result: Result, path: Any) -> None:

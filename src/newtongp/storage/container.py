@@ -92,6 +92,16 @@ def read_file(path: Any, kind: str, classes: Iterable[Any] = ()) -> Any:
         raise FileFormatError(f"{name!r} cannot be loaded: {error}") from None
 
 
+def kind_of(path: Any) -> str:
+    """The kind of a file that `write_file` wrote."""
+    name = file_name(path)
+    try:
+        with _opened(name) as file:
+            return _read_header(file)["kind"]
+    except FileFormatError as error:
+        raise FileFormatError(f"{name!r} cannot be loaded: {error}") from None
+
+
 def _target(path: Any) -> str:
     """The path to write to, with links resolved."""
     target = os.path.realpath(file_name(path))

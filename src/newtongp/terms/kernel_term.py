@@ -138,7 +138,11 @@ class KernelTerm(Term):
 
     def chain_weights(self, times: Any) -> tuple[Weights, ...]:
         """The weights that are not part of a chain over the column: the line, if there is one."""
-        return (self._line(times[:, None], 1.0),) if self.lines else ()
+        return self.line_weights(times[:, None], 1.0)
+
+    def line_weights(self, x: Any, multiplier: Any) -> tuple[Weights, ...]:
+        """The line at inputs, if there is one."""
+        return (self._line(x, multiplier),) if self.lines else ()
 
     def gram(self, one: Any, two: Any) -> Float[Array, "N M"]:
         """The covariance of the function at inputs."""
@@ -150,15 +154,7 @@ class KernelTerm(Term):
 
     def root(self) -> Float[Array, "L L"]:
         """L with LLᵀ the covariance at the distinct inputs; the identity where these are fill."""
-        used = jnp.asarray(self.used)
-        both = used[:, None] & used[None, :]
-        matrix = jnp.where(both, self.gram(self.points, self.points), jnp.diag(jnp.where(used, 0.0, 1.0)))
-        # Smooth kernels are singular up to rounding: this is as much as rounding changes the entries themselves, which
-        # may differ by orders of magnitude, and start from zero.
-        variances = jnp.diagonal(matrix)
-        largest = jnp.max(jnp.where(used, variances, 0.0))
-        lift = 4.0 * matrix.shape[0] * linalg.EPS * jnp.where(variances > 0.0, variances, largest)
-        return linalg.cholesky(matrix + jnp.diag(lift))
+        return root_of(self.gram(self.points, self.points), self.used)
 
     @property
     def over(self) -> str:
@@ -168,7 +164,7 @@ class KernelTerm(Term):
     def weights(self, rows: Any) -> tuple[Weights, ...]:
         codes, multiplier, line = rows
         own = Weights(codes, multiplier, self.root(), self.points.shape[0], self.over, False)
-        return (own,) if line is None else (own, self._line(line, multiplier))
+        return own, *self.line_weights(line, multiplier)
 
     def _line(self, x: Any, multiplier: Any) -> Weights:
         used = jnp.asarray(self.used)
@@ -180,7 +176,7 @@ class KernelTerm(Term):
         inputs, multiplier = x[:, :-1], x[:, -1:]
         rows, left = self._projected(inputs)
         own = Weights(None, rows * multiplier, None, 1, self.over, False, left * multiplier[:, 0] ** 2)
-        return (own, self._line(inputs[:, :1], multiplier)) if self.lines else (own,)
+        return own, *self.line_weights(inputs[:, :1], multiplier)
 
     def _projected(self, inputs: Any) -> tuple[Any, Any]:
         """What the weights of the distinct inputs say about others: rows of R⁻¹k, and the variance that is left."""
@@ -204,6 +200,19 @@ class KernelTerm(Term):
         found = self.gram(inputs, inputs) - rows @ rows.T
         found = found + jnp.diag(left - jnp.diagonal(found))
         return found * (multiplier @ multiplier.T)
+
+
+def root_of(matrix: Float[Array, "L L"], used: Any) -> Float[Array, "L L"]:
+    """L with LLᵀ the covariance of functions at points; the identity where these are fill."""
+    used = jnp.asarray(used)
+    both = used[:, None] & used[None, :]
+    matrix = jnp.where(both, matrix, jnp.diag(jnp.where(used, 0.0, 1.0)))
+    # Smooth kernels are singular up to rounding: this is as much as rounding changes the entries themselves, which may
+    # differ by orders of magnitude, and start from zero.
+    variances = jnp.diagonal(matrix)
+    largest = jnp.max(jnp.where(used, variances, 0.0))
+    lift = 4.0 * matrix.shape[0] * linalg.EPS * jnp.where(variances > 0.0, variances, largest)
+    return linalg.cholesky(matrix + jnp.diag(lift))
 
 
 def filled_points(distinct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
