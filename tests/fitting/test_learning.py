@@ -291,7 +291,7 @@ class Landscape(whole.Evaluator):
         self.energy, self.slope = energy, slope
         self.space: Any = self
         self.count = 0
-        self.work = 0.0
+        self.work = self.matrix = 0.0
         self.units = np.array([1.0, 10.0])
         self.reach = bounds
 

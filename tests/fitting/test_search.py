@@ -18,7 +18,7 @@ class Bowl:
         def bounds(start):
             return [(-50.0, 50.0)] * 3
 
-    work = 0.0
+    work = matrix = 0.0
 
     def __init__(self, noise, tilt):
         self.noise, self.tilt, self.count = noise, tilt, 0

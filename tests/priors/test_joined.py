@@ -24,6 +24,7 @@ def _table(size, seed=0):
     return {"t": t, "s": t, "price": rng.normal(size=size)}, rng.poisson(3.0, size=size)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["level", "linear"])
 def test_terms_over_one_column_are_those_over_two(kind):
     table, y = _table(30)
@@ -42,6 +43,7 @@ def test_terms_over_one_column_are_those_over_two(kind):
             np.testing.assert_allclose(frames[0][column], frames[1][column], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_terms_of_one_function_add_up():
     table, y = _table(25)
     result = ng.infer(_models("damped")[0], table, y, method=ng.Newton())

@@ -187,7 +187,7 @@ BAD = {
     "y ~ (x": ("'y ~ (x' cannot be read", "(⧚x"),
     "y ~ x + ": ("cannot be read", "'+'", "⧛+⧚"),
     "y ~ a b": ("no operator between a and b", "⧛a b⧚"),
-    "y ~ x == 2": ("Unknown operator", "⧛==⧚"),
+    "y ~ x == 2": ("is not an operator of formulas", "⧛==⧚"),
     "y ~ x ~ z": ("there must be one ~", "⧛~⧚"),
     "count ~ ": ("'count ~ ' has nothing to the right of ~", "'count ~ 1' for an intercept alone"),
     "y ~ log(x": ("a parenthesis or quote is opened and not closed", "⧛log(x⧚"),

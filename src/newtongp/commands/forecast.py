@@ -65,7 +65,7 @@ def forecast(given: argparse.Namespace, table: Any, output: Output) -> int:
         output.result("forecast", rows, None if given.out else ahead.to_string(index=False))
     if given.out:
         with output.working("Writing the report"):
-            written = _write(given, forecaster, where, ahead)
+            written = _write(given, forecaster, where, ahead, output)
         output.files(written)
     return 0 if all(one.result.status.ok for one in forecaster.fits.values()) else NOT_CONVERGED
 
@@ -93,7 +93,7 @@ def _horizon(given: argparse.Namespace) -> Any:
     return steps
 
 
-def _write(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any) -> dict[str, Path]:
+def _write(given: argparse.Namespace, forecaster: Any, where: Any, ahead: Any, output: Output) -> dict[str, Path]:
     """Write the forecasts, the components, and the report (of a single series)."""
     folder = Path(given.out)
     written = {}

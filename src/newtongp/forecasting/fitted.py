@@ -147,7 +147,7 @@ class Fitted:
             np.asarray(one.result.log_density(self.encode(rows.times, rows.table, one.structure), rows.y))
             for one in self.members
         ]
-        return logsumexp(np.stack(found), axis=0, b=np.array([[one.weight] for one in self.members]))
+        return np.asarray(logsumexp(np.stack(found), axis=0, b=np.array([[one.weight] for one in self.members])))
 
 
 def summarised(prediction: Any, levels: list[float]) -> dict[str, np.ndarray]:

@@ -5,6 +5,8 @@ g = Rw, a sum Σ c_t g_t at other inputs has the covariance Σ c_t K_t with g th
 with k = Σ c_t k_t, and the variance Σ c_t² k_t(x, x) − |R⁻¹k|² is left given w.
 """
 
+import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +61,7 @@ def _over(terms: Sequence[Any]) -> str:
 
 def _root(terms: Sequence[Any]) -> Float[Array, "L L"]:
     grams = [term.gram(term.points, term.points) for term in terms]
-    return root_of(sum(grams[1:], grams[0]), terms[0].used)
+    return root_of(functools.reduce(operator.add, grams), terms[0].used)
 
 
 def _projected(terms: Sequence[Any], x: Sequence[Any], factors: Sequence[Any]) -> tuple[Any, Any]:
