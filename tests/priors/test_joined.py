@@ -53,6 +53,7 @@ def test_terms_of_one_function_add_up():
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 def test_a_season_that_changes_is_part_of_a_chain():
     table, y = _table(310, seed=1)
     one, two = (ng.infer(model, table, y, method=ng.Newton()) for model in _models("level"))

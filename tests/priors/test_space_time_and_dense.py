@@ -92,7 +92,8 @@ def _models(likelihood, logs):
     return [ng.Model(prior, LIKELIHOODS[likelihood]) for prior in (dense, separable)]
 
 
-@pytest.mark.cases(slow=["newton-poisson"], others="thorough")
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.parametrize("likelihood", FAMILIES)
 @pytest.mark.parametrize("method", ["newton", "vi", "ep", "power ep", "pl"])
 def test_gradients_agree_with_dense_gps(method, likelihood):
@@ -114,7 +115,7 @@ def test_gradients_agree_with_dense_gps(method, likelihood):
 # Draws --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.cases(slow=["None"], others="thorough")
 @pytest.mark.parametrize("inducing", [None, INDUCING])
 def test_draws_have_the_covariance_of_the_joint(inducing, monkeypatch):
     """Draws are linear in normal numbers, so that unit vectors in their place show the covariance."""
