@@ -1,5 +1,7 @@
 """Sums, products, scaling and active dimensions; what is a covariance stays one."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -124,3 +126,15 @@ def test_a_composition_survives_flattening_and_jit(x):
     leaves, structure = jax.tree.flatten(kernel)
     rebuilt = jax.tree.unflatten(structure, leaves)
     np.testing.assert_allclose(gram(rebuilt, x, x), matrix(kernel, x), rtol=1e-12)
+
+
+def test_a_custom_kernel_may_have_a_field_named_matrix():
+    class Weighted(kernels.Kernel):
+        matrix: Any
+
+        def evaluate(self, x1, x2):
+            return x1 @ self.matrix @ x2
+
+    x = np.array([[1.0, 2.0], [0.5, -1.0]])
+    weights = np.array([[2.0, 0.5], [0.5, 1.0]])
+    np.testing.assert_allclose(kernels.gram(Weighted(weights), x, x), x @ weights @ x.T, rtol=1e-6)

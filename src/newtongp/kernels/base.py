@@ -84,7 +84,7 @@ class Kernel(eqx.Module):
     def evaluate(self, x1: Float[Array, " P"], x2: Float[Array, " P"]) -> Float[Array, ""]:
         """k(x1, x2) for one pair of inputs."""
 
-    def matrix(self, x1: Float[Array, "N P"], x2: Float[Array, "M P"]) -> Float[Array, "N M"]:
+    def gram_matrix(self, x1: Float[Array, "N P"], x2: Float[Array, "M P"]) -> Float[Array, "N M"]:
         """k(x1, x2) over all pairs of rows; overridden where parts of k depend on one row only."""
         return jax.vmap(lambda a: jax.vmap(lambda b: _evaluated(self, a, b))(x2))(x1)
 
@@ -169,8 +169,8 @@ class _Composed(Kernel):
 class Sum(_Composed):
     """k1 + k2 + ...: the covariance of a sum of independent functions."""
 
-    def matrix(self, x1, x2):
-        return functools.reduce(operator.add, (part.matrix(x1, x2) for part in self.parts))
+    def gram_matrix(self, x1, x2):
+        return functools.reduce(operator.add, (part.gram_matrix(x1, x2) for part in self.parts))
 
     def evaluate(self, x1, x2):
         return functools.reduce(operator.add, (part.evaluate(x1, x2) for part in self.parts))
@@ -274,7 +274,7 @@ def check_rows(kernel: Kernel, *inputs: Any) -> None:
 def gram(kernel: Kernel, x1: Float[Array, "N P"], x2: Float[Array, "M P"]) -> Float[Array, "N M"]:
     """The matrix k(x1, x2) over all pairs of rows."""
     check_rows(kernel, x1, x2)
-    return kernel.matrix(x1, x2)
+    return kernel.gram_matrix(x1, x2)
 
 
 def diagonal(kernel: Kernel, x: Float[Array, "N P"]) -> Float[Array, " N"]:

@@ -107,7 +107,7 @@ class IntegratedMatern12(Kernel):
         gap = jnp.abs(x1[0] - x2[0]) / self.lengthscale
         return self.variance * self.lengthscale**2 * (2.0 * excess(first) + shortfall(first) * shortfall(gap))
 
-    def matrix(self, x1, x2):
+    def gram_matrix(self, x1, x2):
         # Integrals up to the smaller of two inputs are those of either input: most of the arithmetic is per row.
         one, two = ((x[:, 0] - self.origin) / self.lengthscale for x in (x1, x2))
         first = one[:, None] < two[None, :]
