@@ -3,6 +3,7 @@
 Double precision is not switched on here: the library has to work without that.
 """
 
+import atexit
 import contextlib
 import gc
 import itertools
@@ -51,11 +52,18 @@ own_sizes._PATIENCE = tiers._PATIENCE = 1e9
 # What is traced makes very many objects, most of which stay: looking for garbage less often saves a tenth of the time.
 gc.set_threshold(200_000, 20, 100)
 
-# Compiled functions are kept between runs and shared by the workers.
+# Compiled functions are kept between runs and shared by the workers. A first run finds hardly any of them again, and
+# writing takes a tenth of its time.
 _CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "jax"
-jax.config.update("jax_compilation_cache_dir", str(_CACHE))
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
-jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+if not os.environ.get("CI"):
+    jax.config.update("jax_compilation_cache_dir", str(_CACHE))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+# A worker that ends frees thousands of programs one by one, each in a time that grows with their number: it has sent its
+# results by then, and leaves that to the system.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    atexit.register(os._exit, 0)
 
 # Examples in docstrings that run inference take seconds.
 _INFERENCE = re.compile(r"\b(fit|infer|iterate|solve|filter_sweep|compare|cross_validate)\(")
