@@ -60,8 +60,8 @@ if not os.environ.get("CI"):
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.3)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
-# A worker that ends frees thousands of programs one by one, each in a time that grows with their number: it has sent its
-# results by then, and leaves that to the system.
+# A worker that ends would free thousands of programs one by one, each in a time that grows with their number. It has
+# sent its results by then, and leaves that to the system.
 if "PYTEST_XDIST_WORKER" in os.environ:
     atexit.register(os._exit, 0)
 

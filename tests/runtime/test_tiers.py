@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from newtongp._runtime import started, tiers
+from newtongp._runtime import compile_ahead, tiers
 from newtongp._runtime.compilation import compiled
 from newtongp._runtime.tiers import Tiers, wait_for_compilations
 
@@ -143,7 +143,7 @@ def test_programs_of_more_effort_are_prepared_too(impatient):
 
 
 def test_a_compilation_that_was_started_is_found_by_the_call(impatient, monkeypatch):
-    monkeypatch.setattr(started, "FINDS_COMPILED", True)
+    monkeypatch.setattr(compile_ahead, "FINDS_COMPILED", True)
     calls = []
     programs = counted(calls)
     args = {"x": X}, 3, 0.5
@@ -154,7 +154,7 @@ def test_a_compilation_that_was_started_is_found_by_the_call(impatient, monkeypa
     assert calls == ["quick lowered", "quick"]
 
 
-@pytest.mark.skipif(not started.FINDS_COMPILED, reason="calls compile again")
+@pytest.mark.skipif(not compile_ahead.FINDS_COMPILED, reason="calls compile again")
 def test_a_program_whose_compilation_was_started_is_compiled_once(monkeypatch):
     monkeypatch.delenv("NEWTONGP_EFFORT", raising=False)
     compilations = []

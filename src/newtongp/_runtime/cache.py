@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from . import kept
+from . import saved_programs
 
 _LARGEST = 2**30
 
@@ -39,7 +39,7 @@ def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
         raise ValueError(f"folder {str(path)!r} cannot be made ({reason}): name another folder") from None
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise ValueError(f"folder {str(path)!r} cannot be written to: name another folder")
-    kept.keep_programs(path / "programs", max_bytes // 2)
+    saved_programs.save_programs(path / "programs", max_bytes // 2)
     settings = {
         "jax_enable_compilation_cache": True,
         "jax_compilation_cache_dir": str(path),

@@ -25,7 +25,7 @@ import jax
 import jax.core
 import numpy as np
 
-from . import kept
+from . import saved_programs
 from .threads import one_blas_thread
 from .tiers import Tiers
 
@@ -66,7 +66,7 @@ def compiled(
         options = None if effort is None else _options(effort)
         return jax.jit(function, static_argnums=static_argnums, donate_argnums=donate_argnums, compiler_options=options)
 
-    on_disk = kept.Kept(function, static_argnums, donate_argnums, _options)
+    on_disk = saved_programs.SavedPrograms(function, static_argnums, donate_argnums, _options)
     tiers = Tiers(lambda: jitted("low"), lambda: jitted("medium"), static_argnums)
 
     @functools.wraps(function)
@@ -79,15 +79,15 @@ def compiled(
         size = sum(getattr(leaf, "size", 1) for leaf in leaves)
         elements = size if work is None else work
         factorised = elements if matrix is None else matrix
-        keeps, forced = kept.are_kept(), forced_effort()
-        effort = _effort(size, work, full, keeps)
+        saves, forced = saved_programs.are_saved(), forced_effort()
+        effort = _effort(size, work, full, saves)
         with at_once(), blas_threads_for(factorised):
             if effort == "low" and forced is None:
                 return tiers.run(args, leaves, structure, wait_for, again)
             ready = tiers.prepared(args, leaves, structure) if forced is None else None
             if ready is not None:
                 return wait_for(ready())
-            answer = on_disk(args, effort) if keeps else None
+            answer = on_disk(args, effort) if saves else None
             if answer is None:
                 answer = jitted(effort)(*args)
             return answer if factorised > _ONE_THREAD else wait_for(answer)
@@ -95,11 +95,12 @@ def compiled(
     def start(*args: Any, work: float | None = None, full: bool = False) -> None:
         if forced_effort() is not None:
             return
-        size, keeps = sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(tiers.dynamic(args))), kept.are_kept()
-        effort = _effort(size, work, full, keeps)
+        size = sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(tiers.dynamic(args)))
+        saves = saved_programs.are_saved()
+        effort = _effort(size, work, full, saves)
         # The first call will raise the same error, where it can be explained.
         with contextlib.suppress(Exception):
-            if keeps:
+            if saves:
                 on_disk.start(args, effort)
             else:
                 tiers.start(args, jitted(effort))
@@ -108,11 +109,11 @@ def compiled(
     return call
 
 
-def _effort(size: int, work: float | None, full: bool, keeps: bool) -> Effort:
+def _effort(size: int, work: float | None, full: bool, saves: bool) -> Effort:
     """The effort for arguments of this size, or for this work."""
     little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
     # What is compiled once for all processes is worth more than low effort.
-    return forced_effort() or ("low" if little and not keeps else "full" if full else "medium")
+    return forced_effort() or ("low" if little and not saves else "full" if full else "medium")
 
 
 def at_once() -> contextlib.AbstractContextManager[Any]:
@@ -164,7 +165,7 @@ def options_work(effort: Effort) -> bool:
 
 @functools.cache
 def _try_options(effort: Effort) -> bool:
-    return kept.answered(f"options {effort} {_OPTIONS[effort]}", functools.partial(_are_accepted, effort))
+    return saved_programs.answered(f"options {effort} {_OPTIONS[effort]}", functools.partial(_are_accepted, effort))
 
 
 def _are_accepted(effort: Effort) -> bool:

@@ -4,7 +4,7 @@ A program that was compiled with low effort is compiled with medium effort, in a
 as long as its first call took, and for at least a second. Nobody waits for the second compilation: the first program
 runs until it is ready. A program can also be compiled in this way before it is called for the first time.
 
-The first compilation can be started in a thread as well (`Tiers.start`, `started.py`).
+The first compilation can be started in a thread as well (`Tiers.start`, `compile_ahead.py`).
 """
 
 import functools
@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import started, traces
+from . import compile_ahead, jax_settings
 
 _PATIENCE, LEAST = 1.0, 1.0
 """How long a program runs before it is compiled again, in durations of its first call, and at least in seconds."""
@@ -30,7 +30,7 @@ class Use:
         self.seconds = 0.0
         self.replaced = False
         self.successor: Any = None
-        self.started: started.Compilation | None = None
+        self.started: compile_ahead.Compilation | None = None
         """The first compilation, if it was started before the first call."""
 
     @property
@@ -74,10 +74,10 @@ class Tiers:
 
     def start(self, args: tuple, jitted: Any) -> None:
         """Start compiling `jitted`, the function as wrapped by `jax.jit`, for such arguments; calls wait for it."""
-        use = self._use(args, *jax.tree.flatten(self.dynamic(args))) if started.FINDS_COMPILED else None
+        use = self._use(args, *jax.tree.flatten(self.dynamic(args))) if compile_ahead.FINDS_COMPILED else None
         if use is None or not use.is_new:
             return
-        use.started = started.Compilation(jitted.lower(*args))
+        use.started = compile_ahead.Compilation(jitted.lower(*args))
         self._prepares = True
 
     def prepared(self, args: tuple, leaves: list, structure: Any) -> Callable[[], Any] | None:
@@ -120,11 +120,11 @@ class Tiers:
 
     def _use(self, args: tuple, leaves: list, structure: Any) -> Use | None:
         """What is known of the program for such arguments; None where it cannot be replaced."""
-        if jax.device_count() > 1 or traces.is_debugged():
+        if jax.device_count() > 1 or jax_settings.is_debugged():
             return None
         static = tuple(args[i] for i in self._static if i < len(args))
         try:
-            known = structure, tuple(map(_kind, leaves)), static, traces.circumstances()
+            known = structure, tuple(map(_kind, leaves)), static, jax_settings.circumstances()
             return self._uses.get(known) or self._uses.setdefault(known, Use())
         except TypeError:  # a static value that cannot be hashed
             return None

@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from .._runtime import tiers, traces
+from .._runtime import jax_settings, tiers
 from .._runtime.compilation import forced_effort
 from ..numerics.size_classes import own_size
 from .problem import Setup
@@ -96,4 +96,4 @@ def _key(setup: Setup, choices: Any, static: Any) -> Any:
     data = setup.data
     structure = jax.tree.structure((setup.model.prior, data.weighted_likelihood(setup.model.likelihood), choices))
     shapes = setup.size, data.x.shape[1], data.y.shape[1:]
-    return structure, static, shapes, traces.circumstances()
+    return structure, static, shapes, jax_settings.circumstances()

@@ -15,8 +15,8 @@ import jax
 import numpy as np
 
 from ..._runtime.compilation import at_once
-from ..._runtime.kept import answered
-from ..._runtime.traces import trace_variant
+from ..._runtime.jax_settings import trace_variant
+from ..._runtime.saved_programs import answered
 
 _ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 

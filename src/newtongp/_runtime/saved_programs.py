@@ -4,7 +4,7 @@ JAX's own cache has compiled programs too, but finds them by what tracing and lo
 takes longer than reading them. Here a file is found by everything that these depend on: the function, the classes,
 static values and shapes of its arguments, the source of newtongp, the versions and settings of the packages below it,
 the options of the compiler, and the processor. The source of other people's classes and functions is not known, so
-programs that contain any are not kept.
+programs that contain any are not saved.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import started
-from .ahead import Ahead
+from . import compile_ahead
+from .jax_settings import circumstances, is_debugged
+from .read_ahead import ReadAhead
 from .threads import load_lapack
-from .traces import circumstances, is_debugged
 
 _KNOWN = frozenset(
     {"newtongp", "jax", "jaxlib", "equinox", "numpy", "builtins", "collections", "copyreg", "enum", "functools"}
 )
-"""The packages whose classes and functions may be part of a program that is kept."""
+"""The packages whose classes and functions may be part of a program that is saved."""
 _SUFFIX = ".program"
 _state: dict[str, Any] = {"folder": None, "max_bytes": 0, "ahead": None}
 
@@ -43,8 +43,8 @@ class Unknown(Exception):
     """Something in a program is not of newtongp or the packages below it."""
 
 
-def keep_programs(folder: Path | None, max_bytes: int = 0) -> None:
-    """Keep programs in this folder, or nowhere. The oldest go when they take more than `max_bytes`.
+def save_programs(folder: Path | None, max_bytes: int = 0) -> None:
+    """Save programs in this folder, or nowhere. The oldest go when they take more than `max_bytes`.
 
     What is read from there is run, so the folder must be the user's own.
     """
@@ -55,7 +55,7 @@ def keep_programs(folder: Path | None, max_bytes: int = 0) -> None:
                 f"folder {str(folder)!r} belongs to another user, or others can write to it: name another folder, or "
                 f"run chmod go-w {folder}"
             )
-    _state.update(folder=folder, max_bytes=max_bytes, ahead=None if folder is None else Ahead(folder, _load, _save))
+    _state.update(folder=folder, max_bytes=max_bytes, ahead=None if folder is None else ReadAhead(folder, _load, _save))
 
 
 def _is_own(folder: Path) -> bool:
@@ -66,8 +66,8 @@ def _is_own(folder: Path) -> bool:
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
-def are_kept() -> bool:
-    """Whether programs are kept here and now."""
+def are_saved() -> bool:
+    """Whether programs are saved here and now."""
     if _state["folder"] is None or jax.device_count() > 1:
         return False
     return not is_debugged()
@@ -75,7 +75,7 @@ def are_kept() -> bool:
 
 def answered(question: str, find_out: Callable[[], bool]) -> bool:
     """What `find_out` returns on this machine, with these versions: from disk if an earlier process has asked it."""
-    if not are_kept():
+    if not are_saved():
         return find_out()
     parts = (question, _machine(), _versions(), _source())
     file = _state["folder"] / (hashlib.sha256(repr(parts).encode()).hexdigest() + ".answer")
@@ -88,7 +88,7 @@ def answered(question: str, find_out: Callable[[], bool]) -> bool:
     return answer
 
 
-class Kept:
+class SavedPrograms:
     """A function of arrays as `jax.jit` takes it, traced and compiled once for all processes.
 
     `options` are those of the compiler for a level of effort.
@@ -104,11 +104,11 @@ class Kept:
         self.function, self.options = function, options
         self.static, self.donated = ((given,) if isinstance(given, int) else given for given in (static, donated))
         self.names: dict[Any, str | None] = {}
-        """The names of files; None for programs that are not kept."""
+        """The names of files; None for programs that are not saved."""
         self.programs: dict[Any, _Program] = {}
 
     def __call__(self, args: tuple, effort: str) -> Any:
-        """The function's value; None if a program for this call cannot be kept."""
+        """The function's value; None if a program for this call cannot be saved."""
         call = self._call(args, effort)
         if call is None:
             return None
@@ -131,7 +131,7 @@ class Kept:
             self.programs[call.known] = self._compile(call, effort)
 
     def _call(self, args: tuple, effort: str) -> "_Call | None":
-        """The arguments of a call, and what its program is known by; None if it cannot be kept."""
+        """The arguments of a call, and what its program is known by; None if it cannot be saved."""
         given = [(args[i] if i in self.static else None) for i in range(len(args))]
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in self.static)
         leaves, structure = jax.tree.flatten(dynamic)
@@ -140,8 +140,8 @@ class Kept:
         try:
             known = (_state["folder"], structure, shapes, tuple(given), effort, settings)
             if known not in self.names:
-                kept = None not in shapes and "<" not in self.function.__qualname__
-                self.names[known] = self._key(given, dynamic, shapes, effort, settings) if kept else None
+                saved = None not in shapes and "<" not in self.function.__qualname__
+                self.names[known] = self._key(given, dynamic, shapes, effort, settings) if saved else None
         except TypeError:  # a static value that cannot be hashed
             return None
         name = self.names[known]
@@ -151,7 +151,7 @@ class Kept:
         """A program that is being compiled, and then written to its file."""
         lowered, outputs = self._lower(call, effort)
         write = functools.partial(_write, _state["folder"] / call.name, len(call.leaves), outputs, lowered)
-        return _Program(started.Compilation(lowered, write), outputs)
+        return _Program(compile_ahead.Compilation(lowered, write), outputs)
 
     def _key(self, given, dynamic, shapes, effort, settings) -> str | None:
         count = iter(range(len(shapes)))
@@ -206,7 +206,7 @@ class _Program:
         self._compiled, self._structure = compiled, jax.tree.structure(outputs)
 
     def __call__(self, leaves: list) -> Any:
-        if isinstance(self._compiled, started.Compilation):
+        if isinstance(self._compiled, compile_ahead.Compilation):
             self._compiled = self._compiled.result()
         return jax.tree.unflatten(self._structure, self._compiled(*leaves))
 
@@ -229,7 +229,7 @@ def _pickled(tree: Any) -> bytes:
 
 
 def _shape_of(leaf: Any) -> tuple | None:
-    """Shape, type and weakness of an argument; None if a program with it cannot be kept."""
+    """Shape, type and weakness of an argument; None if a program with it cannot be saved."""
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.shape, leaf.dtype.name, False
     kind = jax.typeof(leaf)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp._runtime import ahead, kept, traces
+from newtongp._runtime import jax_settings, read_ahead, saved_programs
 from newtongp._runtime.double import in_double
 
 pytestmark = pytest.mark.versions
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.versions
 
 @pytest.fixture
 def folder(tmp_path):
-    kept.keep_programs(tmp_path / "programs", 2**24)
+    saved_programs.save_programs(tmp_path / "programs", 2**24)
     yield tmp_path / "programs"
-    kept.keep_programs(None)
+    saved_programs.save_programs(None)
 
 
 def programs_in(folder):
@@ -43,9 +43,9 @@ class Counted:
         self.restart()
 
     def restart(self):
-        self.program = kept.Kept(*self.arguments, lambda effort: None)
-        if kept._state["folder"] is not None:
-            kept.keep_programs(kept._state["folder"], kept._state["max_bytes"])
+        self.program = saved_programs.SavedPrograms(*self.arguments, lambda effort: None)
+        if saved_programs._state["folder"] is not None:
+            saved_programs.save_programs(saved_programs._state["folder"], saved_programs._state["max_bytes"])
 
     @in_double
     def __call__(self, *args):
@@ -75,7 +75,7 @@ def test_a_program_is_traced_once_for_all_processes(folder):
     function(2, {"a": np.arange(4.0), "b": 1.0})  # another shape
     function(2, {"a": np.arange(3), "b": 1.0})  # another type
     assert function.traced == 4
-    with traces.trace_variant("plain"):
+    with jax_settings.trace_variant("plain"):
         function(2, tree)
     assert function.traced == 5 and len(programs_in(folder)) == 5
 
@@ -87,7 +87,7 @@ def test_donated_arguments_stay_donated(folder):
     assert given.is_deleted()
 
 
-def test_classes_of_others_are_not_kept(folder):
+def test_classes_of_others_are_not_saved(folder):
     class Own(eqx.Module):
         value: float
 
@@ -96,7 +96,7 @@ def test_classes_of_others_are_not_kept(folder):
     assert not list(folder.iterdir())
 
 
-def test_keys_of_random_numbers_are_not_kept(folder):
+def test_keys_of_random_numbers_are_not_saved(folder):
     assert Counted(lambda key: jax.random.normal(key))(jax.random.key(0)) is None
 
 
@@ -120,8 +120,8 @@ def test_programs_that_cannot_be_run_are_replaced(folder, monkeypatch):
     def broken(*args):
         raise jax.errors.JaxRuntimeError("NOT_FOUND: function not found")
 
-    load = kept._load
-    monkeypatch.setattr(kept, "_load", lambda file: (broken, *load(file)[1:]))
+    load = saved_programs._load
+    monkeypatch.setattr(saved_programs, "_load", lambda file: (broken, *load(file)[1:]))
     function.restart()
     np.testing.assert_array_equal(function(np.ones(2)), [2.0, 2.0])
     assert function.traced == 2
@@ -132,7 +132,7 @@ def test_the_oldest_files_go_first(folder):
     function(np.ones(1))
     (first,) = programs_in(folder)
     os.utime(first, (0, 0))
-    kept.keep_programs(folder, int(2.5 * first.stat().st_size))
+    saved_programs.save_programs(folder, int(2.5 * first.stat().st_size))
     function(np.ones(2))
     assert first.exists()
     function(np.ones(3))
@@ -141,7 +141,7 @@ def test_the_oldest_files_go_first(folder):
 
 @pytest.mark.cases(slow=["dense"], others="thorough")
 @pytest.mark.parametrize("prior", [ng.MarkovGP("matern32"), ng.GP("matern52")], ids=["chain", "dense"])
-def test_inference_from_kept_programs_is_the_same(folder, prior):
+def test_inference_from_saved_programs_is_the_same(folder, prior):
     x, y = np.linspace(0.0, 5.0, 12), np.array([0, 1, 1, 0, 2, 3, 5, 2, 1, 0, 0, 1])
     model = ng.Model(prior, "poisson")
 
@@ -152,7 +152,7 @@ def test_inference_from_kept_programs_is_the_same(folder, prior):
 
     from_disk = answers()
     assert programs_in(folder)
-    kept.keep_programs(None)
+    saved_programs.save_programs(None)
     for one, other in zip(from_disk, answers(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
@@ -173,9 +173,9 @@ def test_a_changed_likelihood_is_not_mistaken_for_an_earlier_one(folder):
     for rate in (1.0, 4.0):
         model = ng.Model(ng.MarkovGP("matern32"), likelihood_as_edited(rate))
         first = ng.infer(model, [0.0, 1.0, 2.0], [1, 2, 0])
-        kept.keep_programs(None)
+        saved_programs.save_programs(None)
         assert first.energy == pytest.approx(ng.infer(model, [0.0, 1.0, 2.0], [1, 2, 0]).energy, rel=1e-12)
-        kept.keep_programs(folder, 2**24)
+        saved_programs.save_programs(folder, 2**24)
 
 
 PROGRAM = """
@@ -218,7 +218,7 @@ class Reader:
     def start(self):
         """As a new process would."""
         self.read = []
-        return ahead.Ahead(self.folder, self.load, lambda file, content: file.write_bytes(content))
+        return read_ahead.ReadAhead(self.folder, self.load, lambda file, content: file.write_bytes(content))
 
     def load(self, file):
         self.read.append(file.name)
@@ -254,7 +254,7 @@ def test_another_first_file_has_another_list(reader):
 
 
 def test_lists_are_bounded_and_may_be_damaged(reader, monkeypatch):
-    monkeypatch.setattr(ahead, "_MOST", 2)
+    monkeypatch.setattr(read_ahead, "_MOST", 2)
     files = reader.start()
     for name in "abcd":
         files.use(name)
@@ -266,17 +266,18 @@ def test_lists_are_bounded_and_may_be_damaged(reader, monkeypatch):
         assert files.use("a") == "A" and files.use("c") == "C"
 
 
-def test_answers_about_the_machine_are_kept(folder):
+def test_answers_about_the_machine_are_saved(folder):
     asked = []
 
     def ask():
         asked.append(1)
         return True
 
-    assert kept.answered("one", ask) and kept.answered("one", ask) and len(asked) == 1
-    assert not kept.answered("another", lambda: False) and not kept.answered("another", ask) and len(asked) == 1
+    assert saved_programs.answered("one", ask) and saved_programs.answered("one", ask) and len(asked) == 1
+    assert not saved_programs.answered("another", lambda: False)
+    assert not saved_programs.answered("another", ask) and len(asked) == 1
     for file in folder.glob("*.answer"):
         file.write_bytes(b"damaged")
-    assert kept.answered("one", ask) and len(asked) == 2
-    kept.keep_programs(None)
-    assert kept.answered("one", ask) and len(asked) == 3
+    assert saved_programs.answered("one", ask) and len(asked) == 2
+    saved_programs.save_programs(None)
+    assert saved_programs.answered("one", ask) and len(asked) == 3

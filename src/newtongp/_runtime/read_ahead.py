@@ -17,7 +17,7 @@ _MOST = 24
 """The largest number of files in a list."""
 
 
-class Ahead:
+class ReadAhead:
     """The files of one folder, which `load` reads; it returns None if there is none, or if it is of no use.
 
     It must not raise anything. `save` writes a list.
