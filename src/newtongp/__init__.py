@@ -11,6 +11,12 @@ A prior, a likelihood and a method are three independent choices:
 
 from typing import TYPE_CHECKING
 
+# Imported from here, not from the modules below: CPython maps memory for the frames of deep calls, and unmaps it when
+# they return. That happens tens of thousands of times if JAX, whose import makes very many calls, is imported at the
+# wrong depth.
+import equinox  # noqa: F401
+import jax.numpy  # noqa: F401
+
 from . import interface, kernels, likelihoods, means
 from ._runtime.lazy import on_demand
 from ._runtime.version import __version__ as __version__
