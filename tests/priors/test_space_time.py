@@ -443,6 +443,23 @@ TWO = np.array([[t, 5.0, b] for t in (0.0, 1.0) for b in (0.3, 0.1 + 0.2)])
             lambda: _infer(ng.SpaceTimeGP(TIME, kernels.Graph(ADJACENCY), [[7.0]]), X[:, :2] // 1.0),
             "inducing places are",
         ),
+        (
+            lambda: ng.SpaceTimeGP(TIME, SPACE, [[0.0, 1.0], [0.5, 0.5], [0.0, 1.0], [0.5, 0.5]]),
+            r"rows 0 and 2 are both \[0, 1\]: give every place once, as in np.unique\(places, axis=0\)",
+        ),
+        (
+            lambda: ng.SpaceTimeGP(TIME, SPACE, [[1.0, 0.3], [1.0, 0.1 + 0.2], [2.0, 0.5]]),
+            r"rows 0 and 1 are \[1, 0.3\] and \[1, 0.30000000000000004\], which differ by rounding alone: drop one",
+        ),
+        (lambda: ng.SpaceTimeGP(TIME, kernels.Graph(ADJACENCY), [0, 1, 1]), r"rows 1 and 2 are both \[1\]"),
+        (
+            lambda: _infer(ng.SpaceTimeGP(TIME, SPACE, [*PLACES[:3].tolist(), [0.5, 9.0]]), X),
+            r"far from all places of the data, row 3, \[0.5, 9.0\]",
+        ),
+        (
+            lambda: ng.SpaceTimeGP(TIME),
+            "needs a kernel of space too, as in .*: for functions of time alone use MarkovGP",
+        ),
         (lambda: ng.SpaceTimeGP(TIME, SPACE, 0), "inducing must be an integer of at least 1.*or an array of places"),
         (lambda: ng.SpaceTimeGP(TIME, "matern33"), "matern33"),
         (lambda: ng.SpaceTimeGP(TIME, 1.0), r"space must be a kernel such as kernels.Matern32\(\), its name"),
