@@ -57,8 +57,9 @@ def swept(problem: Problem, x: Any) -> Sites:
     rows = problem.observed.shape[0] if x is None else x.shape[0]
     count = rows if rows <= _ROW_BY_ROW else _BLOCKS
     arrays = jnp if isinstance(x, jax.core.Tracer) else np
-    in_order = x is None or x.shape[1] != 1
-    order = np.arange(rows) if in_order else arrays.argsort(x[:, 0], stable=True)
+    order: Any = np.arange(rows)
+    if x is not None and x.shape[1] == 1:
+        order = arrays.argsort(x[:, 0], stable=True)
     # The number of each row in that order, and 0 for rows that fill up a size class.
     places = arrays.pad(arrays.argsort(order), (0, problem.observed.shape[0] - rows))
     blocks = places * count // rows
