@@ -82,8 +82,8 @@ FIXED_POINTS = [
 @pytest.mark.parametrize(("method", "likelihood"), FIXED_POINTS)
 def test_methods_have_the_same_fixed_points_as_with_dense_gps(method, likelihood):
     dense, found = infer_both(method, likelihood, tol=1e-10, max_steps=300)
-    if dense.status is not ng.Status.CONVERGED:
-        pytest.skip("does not converge on these data, with either prior; its first steps are compared above")
+    if "quasi-newton" in method and dense.status is not ng.Status.CONVERGED:
+        pytest.skip("does not settle on these data, with either prior; its first steps are compared above")
     same_results(dense, found)
     same_marginals(dense.posterior.predict(X_NEW), found.posterior.predict(X_NEW))
 
