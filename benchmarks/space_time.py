@@ -1,11 +1,12 @@
 """Counts in space and time: one iteration of VI against BayesNewton and against a NumPy filter and smoother.
 
-    python benchmarks/space_time.py [--times 500] [--places 30] [--large] [--no-peers] [--out FILE]
+    python benchmarks/space_time.py [--times 500] [--places 30] [--first 5000x50] [--large] [--no-peers] [--out FILE]
 
 The three are measured in turn on one core: an iteration of inference here and in BayesNewton, and one filter and
 smoother of the same model in NumPy at the converged sites. Marginals at convergence are compared. Iterations here are
-also measured by the number of times. With `--large`, 5000 times and 50 places on all cores follow: inference to
-convergence, learning with standard errors, and the memory they take.
+also measured by the number of times, and the first call of a process, of which tracing, lowering and compiling are
+shown by themselves, by the numbers of times and places. With `--large`, 5000 times and 50 places on all cores follow:
+inference to convergence, learning with standard errors, and the memory they take.
 """
 
 import argparse
@@ -26,6 +27,7 @@ def main() -> None:
         given.folder = Path(folder)
         results["iteration"] = [compare(times, given.places, given) for times in given.times]
         results["lengths"] = lengths(given)
+        results["first"] = [first(*size, given) for size in given.first]
         if given.large:
             results["large"] = [large(given)]
     show(results)
@@ -40,11 +42,25 @@ def parse() -> argparse.Namespace:
     options.add_argument(
         "--lengths", type=int, nargs="*", default=[250, 500, 1000, 2000, 4000], help="numbers of times to compare"
     )
+    options.add_argument(
+        "--first",
+        type=size,
+        nargs="*",
+        default=[(500, 30), (5000, 30), (500, 100), (5000, 50)],
+        metavar="TIMESxPLACES",
+        help="sizes for which the first call of a process is measured",
+    )
     options.add_argument("--large", action="store_true", help="also 5000 times and 50 places, on all cores")
     options.add_argument("--repeats", type=int, default=5, help="turns of everything (5)")
     options.add_argument("--no-peers", action="store_true", help="only this library and NumPy")
     options.add_argument("--out", type=Path, help="write everything that was measured to this JSON file")
     return options.parse_args()
+
+
+def size(text: str) -> tuple[int, int]:
+    """Numbers of times and places, such as 5000x50."""
+    times, places = text.split("x")
+    return int(times), int(places)
 
 
 def data(times: int, places: int) -> dict[str, np.ndarray]:
@@ -105,6 +121,13 @@ def lengths(given: argparse.Namespace) -> list[dict]:
         ]
 
 
+def first(times: int, places: int, given: argparse.Namespace) -> dict:
+    """The first call of a process with so many times and places, on all cores."""
+    with Tools(given, data(times, places)) as tools:
+        tools.start("ours", "newtongp_space_time.py", first=True, all_cores=True)
+        return {"times": times, "places": places, **tools.ready["ours"].found}
+
+
 def large(given: argparse.Namespace) -> dict:
     with Tools(given, data(5000, 50)) as tools:
         tools.start("ours", "newtongp_space_time.py", fit=True, all_cores=True)
@@ -136,6 +159,21 @@ def show(results: dict) -> None:
             "places": lambda row: str(row["places"]),
             "iteration, ms": lambda row: milliseconds(row["seconds"]),
             "ms by time": lambda row: milliseconds(row["by time"]),
+        },
+    )
+    table(
+        "the first call of a process: one step of VI",
+        results["first"],
+        {
+            "times": lambda row: str(row["times"]),
+            "places": lambda row: str(row["places"]),
+            "trace, s": lambda row: f"{row['trace']:.2f}",
+            "lower, s": lambda row: f"{row['lower']:.2f}",
+            "compile, s": lambda row: f"{row['compile']:.2f}",
+            "together, s": lambda row: f"{row['together']:.2f}",
+            "programs": lambda row: str(row["programs"]),
+            "first call, s": lambda row: f"{row['first']['seconds']:.1f}",
+            "second call, s": lambda row: f"{row['second']['seconds']:.1f}",
         },
     )
     if "large" in results:

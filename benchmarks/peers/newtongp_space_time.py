@@ -12,6 +12,8 @@ SHORT, LONG = 2, 12
 
 def prepare(task: dict) -> tuple[Measurements, dict]:
     data = load(task)
+    if task.get("first"):
+        return {}, first_call(*problem(data))
     if "lengths" in task:
         parts = {times: {**data, "t": data["t"][:times], "y": data["y"][:times]} for times in task["lengths"]}
         return {str(times): iteration(*problem(part)) for times, part in parts.items()}, {}
@@ -37,6 +39,47 @@ def iteration(model: Any, x: np.ndarray, y: np.ndarray) -> Callable[[], float]:
         return ng.infer(model, x, y, ng.VI(), ng.Constant(1.0), iterations, tol=0.0, throw=False)
 
     return slope(run, SHORT, LONG)
+
+
+STAGES = {
+    "jaxpr_trace_duration": "trace",
+    "jaxpr_to_mlir_module_duration": "lower",
+    "backend_compile_duration": "compile",
+}
+
+
+def first_call(model: Any, x: np.ndarray, y: np.ndarray) -> dict:
+    """Seconds of tracing, lowering and compiling in a first call of `infer` with one step, and of a second call."""
+    import jax
+
+    import newtongp as ng
+
+    stages: dict[str, list[tuple[float, float]]] = {name: [] for name in STAGES.values()}
+
+    def listen(event: str, seconds: float, **_: Any) -> None:
+        name, end = STAGES.get(event.rpartition("/")[2]), time.perf_counter()
+        if name:
+            stages[name].append((end - seconds, end))
+
+    def call() -> dict[str, float]:
+        start, used = time.perf_counter(), time.process_time()
+        ng.infer(model, x, y, ng.VI(), max_steps=1, throw=False)
+        return {"seconds": time.perf_counter() - start, "of processor": time.process_time() - used}
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    first = call()
+    found: dict[str, Any] = {name: covered(intervals) for name, intervals in stages.items()}
+    found["together"] = covered([interval for intervals in stages.values() for interval in intervals])
+    return {**found, "programs": len(stages["compile"]), "first": first, "second": call()}
+
+
+def covered(intervals: list[tuple[float, float]]) -> float:
+    """The length of the union of intervals: functions are traced inside each other, and on several threads."""
+    length, reached = 0.0, -np.inf
+    for start, end in sorted(intervals):
+        length += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return length
 
 
 def run_all(task: dict, data: dict[str, np.ndarray]) -> tuple[Measurements, dict]:

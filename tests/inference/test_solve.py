@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import newtongp as ng
+from newtongp.inference.solve import _rows_of
 
 ROWS, SETS = 12, 100
 RNG = np.random.default_rng(3)
@@ -215,12 +216,32 @@ def shifted(level):
     return ng.solve(ng.Model(prior, ng.likelihoods.Poisson()), (X, COUNTS[0])).energy
 
 
-@pytest.mark.cases(thorough=["sparse", "dense", "sparse"], others="slow")
-@pytest.mark.parametrize("prior", ["dense", "sparse"])
+LINE = np.linspace(0.0, 6.0, 40)
+SWEPT = {
+    "dense": (PRIORS["dense"](1.0), LINE),
+    "sparse": (PRIORS["sparse"](1.0), LINE),
+    "sparse chain": (ng.MarkovGP(ng.kernels.Matern32(1.3), inducing=10), LINE),
+    "space and time": (
+        ng.SpaceTimeGP(ng.kernels.Matern32(1.3), ng.kernels.Matern32(0.5)),
+        np.column_stack([np.repeat(LINE[::4], 4), np.tile([0.0, 0.2, 0.5, 1.0], 10)]),
+    ),
+}
+
+
+def test_sweeps_know_the_rows_of_every_prior():
+    for prior, x in SWEPT.values():
+        rows = x.reshape(len(x), -1)
+        np.testing.assert_array_equal(_rows_of(prior.layout(rows).inputs), rows)
+    assert _rows_of((LINE, LINE)) is None
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.parametrize("prior", SWEPT)
 def test_starts_from_a_sweep_are_those_of_infer(prior):
-    x = np.linspace(0.0, 6.0, 40)
-    y = np.sin(x) + 0.1 * np.cos(9.0 * x)
-    model = ng.Model(PRIORS[prior](1.0), ng.likelihoods.StudentT(4.0, 0.3))
+    chosen, x = SWEPT[prior]
+    y = np.sin(LINE) + 0.1 * np.cos(9.0 * LINE)
+    model = ng.Model(chosen, ng.likelihoods.StudentT(4.0, 0.3))
     wanted = ng.infer(model, x, y, METHODS["pl"])
     with jax.enable_x64(True):
         solution = ng.solve(model, (x, y), METHODS["pl"])

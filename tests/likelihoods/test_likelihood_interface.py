@@ -92,7 +92,7 @@ def test_hyperparameters_are_double_precision_leaves_and_links_are_not_leaves():
 def test_student_without_covariance_says_so_before_tracing():
     assert lk.StudentT(df=2.5).moments_problem() is None
     heavy = lk.StudentT(df=2.0)
-    assert heavy.moments_problem() == "StudentT with df = 2 has no covariance: use df > 2"
+    assert heavy.moments_problem() == "StudentT with df = 2 has no covariance: use df > 2, or quantiles of predictions"
     assert heavy.moments_problem() is not None
     with pytest.raises(ValueError, match="df = 2 has no covariance"):
         heavy.covariance(0.0)

@@ -7,6 +7,7 @@ import pytest
 
 from newtongp.numerics import separable
 from newtongp.numerics.separable_normaliser import log_normaliser
+from tests.exact import covariance_given_sites, exact
 
 T, Q, B, M, P, R = 6, 3, 2, 3, 4, 3
 
@@ -79,6 +80,21 @@ def test_marginals_are_those_of_dense_algebra(latents, regular, stores, negative
     np.testing.assert_allclose(found.marginal.mean.ravel(), mean, atol=1e-10)
     np.testing.assert_allclose(found.marginal.covariance.reshape(blocks.shape), blocks, atol=1e-10)
     np.testing.assert_allclose(covariance @ np.ravel(found.marginal.weights), mean, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_sites_that_are_precise_in_one_direction_keep_the_digits_of_small_variances():
+    arrays, places = problem(2, True, 0.05)
+    precision = arrays[4]
+    precision[:, 0], precision[:, 3] = [[1e8, -6.0], [-6.0, 0.1]], [[0.2, 3.0], [3.0, 1e6]]
+    covariance, dense_precision = dense(arrays, places)
+    wanted = covariance_given_sites(exact(covariance), exact(dense_precision))[0].astype(float)
+    wanted = np.diag(wanted).reshape(T, P, 2)
+    with jax.enable_x64(True):
+        found = jax.jit(separable.marginals)(chain_of(jax.tree.map(jnp.asarray, arrays), places, True), *arrays[4:])
+    variances = np.einsum("tpdd->tpd", found.marginal.covariance)
+    np.testing.assert_allclose(variances[:, 0, 0], wanted[:, 0, 0], rtol=1e-12)
+    np.testing.assert_allclose(variances[:, 3, 1], wanted[:, 3, 1], rtol=1e-12)
 
 
 @pytest.mark.slow

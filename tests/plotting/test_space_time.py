@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import newtongp as ng
+from newtongp.plotting import space_time
 
 pyplot = pytest.importorskip("matplotlib.pyplot")
 K = ng.kernels
@@ -66,7 +67,7 @@ def test_maps_of_areas(districts, kind):
     }[kind]
     day = np.datetime64("2024-01-22")
     ax = districts.plot_maps([day], places, what="latent").axes[0]
-    assert ax.get_title(loc="left").startswith("2024-01-22")
+    assert ax.get_title(loc="left") == "2024-01-22"
     expected = districts.predict([(day, area) for area in range(3)]).latent.mean[:, 0]
     np.testing.assert_allclose(np.asarray(ax.collections[0].get_array()), expected, rtol=1e-10)
 
@@ -81,6 +82,11 @@ def test_series_of_places(districts):
     mean = next(line for line in figure.axes[0].lines if line.get_label() == "mean of y")
     last = districts.predict([(np.datetime64("2024-03-01"), 0)]).mean[0]
     np.testing.assert_allclose(mean.get_ydata()[-1], last, rtol=1e-9)
+
+
+def test_the_lowest_panel_of_every_column_has_the_times():
+    panels = space_time._panels(None, 6, share=True)[1]
+    assert [ax.xaxis.get_tick_params()["labelbottom"] for ax in panels] == [False] * 2 + [True] * 4
 
 
 @pytest.mark.slow
@@ -100,6 +106,8 @@ def test_what_cannot_be_drawn_is_refused(districts, stations):
         stations.plot_places(names=["one"])
     with pytest.raises(ValueError, match="until must be a time after"):
         stations.plot_places(until=-1.0)
+    with pytest.raises(ValueError, match="got '2024-03-01': make time stamps of strings"):
+        districts.plot_places(until="2024-03-01")
     with pytest.raises(ValueError, match="2 is missing"):
         districts.plot_maps([np.datetime64("2024-01-22")], {0: (0.0, 0.0), 1: (1.0, 0.0)})
     line = ng.infer(ng.Model(ng.MarkovGP("matern12"), "poisson"), np.arange(4.0), [1, 0, 2, 1])

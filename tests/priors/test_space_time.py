@@ -63,16 +63,23 @@ X_NEW = np.column_stack([RNG.uniform(-2.0, 12.0, 30), RNG.uniform(size=(30, 2))]
 X_NEW[:6, 1:], X_NEW[6:10], X_NEW[10:14, 0] = PLACES[:6], X[:4], 3.3
 
 
-def pair(likelihood="poisson", **arguments):
-    """The model with a dense GP, and with one in space and time."""
-    latents = LIKELIHOODS[likelihood].num_latents
-    if latents == 1:
-        dense, separable_ = ng.GP(TIME.on(0) * SPACE.on(1, 2), mean=0.2), ng.SpaceTimeGP(TIME, SPACE, mean=0.2)
+def pair(likelihood="poisson", inducing=None):
+    """The model with a dense GP, and with one in space and time.
+
+    With fewer inducing places than places, the first has a sparse GP with all pairs of times and inducing places.
+    """
+    if LIKELIHOODS[likelihood].num_latents == 1:
+        kernel, time, mean = TIME.on(0) * SPACE.on(1, 2), TIME, 0.2
     else:
         slow = kernels.Matern52(lengthscale=4.0, variance=0.5)
-        dense = ng.GP(kernels.Independent([TIME.on(0) * SPACE.on(1, 2), slow.on(0) * SPACE.on(1, 2)]))
-        separable_ = ng.SpaceTimeGP(kernels.Independent([TIME, slow]), SPACE)
-    return ng.Model(dense, LIKELIHOODS[likelihood]), ng.Model(separable_, LIKELIHOODS[likelihood])
+        kernel = kernels.Independent([TIME.on(0) * SPACE.on(1, 2), slow.on(0) * SPACE.on(1, 2)])
+        time, mean = kernels.Independent([TIME, slow]), None
+    if inducing is None or len(inducing) == len(PLACES):
+        full = ng.GP(kernel, mean=mean)
+    else:
+        full = ng.SparseGP(kernel, np.array([[t, *place] for t in TIMES for place in inducing]), mean=mean)
+    priors = full, ng.SpaceTimeGP(time, SPACE, inducing, mean=mean)
+    return [ng.Model(prior, LIKELIHOODS[likelihood]) for prior in priors]
 
 
 def both(method="VI", likelihood="poisson"):
@@ -442,6 +449,23 @@ TWO = np.array([[t, 5.0, b] for t in (0.0, 1.0) for b in (0.3, 0.1 + 0.2)])
         (
             lambda: _infer(ng.SpaceTimeGP(TIME, kernels.Graph(ADJACENCY), [[7.0]]), X[:, :2] // 1.0),
             "inducing places are",
+        ),
+        (
+            lambda: ng.SpaceTimeGP(TIME, SPACE, [[0.0, 1.0], [0.5, 0.5], [0.0, 1.0], [0.5, 0.5]]),
+            r"rows 0 and 2 are both \[0, 1\]: give every place once, as in np.unique\(places, axis=0\)",
+        ),
+        (
+            lambda: ng.SpaceTimeGP(TIME, SPACE, [[1.0, 0.3], [1.0, 0.1 + 0.2], [2.0, 0.5]]),
+            r"rows 0 and 1 are \[1, 0.3\] and \[1, 0.30000000000000004\], which differ by rounding alone: drop one",
+        ),
+        (lambda: ng.SpaceTimeGP(TIME, kernels.Graph(ADJACENCY), [0, 1, 1]), r"rows 1 and 2 are both \[1\]"),
+        (
+            lambda: _infer(ng.SpaceTimeGP(TIME, SPACE, [*PLACES[:3].tolist(), [0.5, 9.0]]), X),
+            r"far from all places of the data, row 3, \[0.5, 9.0\]",
+        ),
+        (
+            lambda: ng.SpaceTimeGP(TIME),
+            "needs a kernel of space too, as in .*: for functions of time alone use MarkovGP",
         ),
         (lambda: ng.SpaceTimeGP(TIME, SPACE, 0), "inducing must be an integer of at least 1.*or an array of places"),
         (lambda: ng.SpaceTimeGP(TIME, "matern33"), "matern33"),

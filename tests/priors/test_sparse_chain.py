@@ -187,10 +187,10 @@ def _conditioned(prior, inputs, sites):
 
 
 @in_double
-def conditioned(prior, sites):
+def conditioned(prior, sites, x=X):
     with exact_sizes():
-        layout = prior.layout(X[:, None])
-    order = np.arange(len(X)) if layout.rows is None else layout.rows
+        layout = prior.layout(x[:, None])
+    order = np.arange(len(x)) if layout.rows is None else layout.rows
     return jax.tree.map(np.asarray, _conditioned(prior, layout.inputs, jax.tree.map(lambda leaf: leaf[order], sites)))
 
 
@@ -253,6 +253,26 @@ def test_a_number_of_times_is_chosen_from_the_data():
     np.testing.assert_array_equal(at_one_time, [2.0])
 
 
+FEW = np.array([1.0, 2.5, 3.0, 2.5])
+EXACT = {
+    "more than there are": (FEW, 5),
+    "more than there are, at one time": (np.full(4, 2.0), 5),
+    "beyond the data": (FEW, np.array([-0.5, 1.0, 2.5, 3.0, 4.0])),
+    "very close": (FEW, np.array([1.0, 2.5, np.nextafter(2.5, 3.0), 3.0])),
+}
+
+
+@pytest.mark.cases(slow=["beyond the data"], others="thorough")
+@pytest.mark.parametrize("case", EXACT)
+def test_inducing_times_that_include_those_of_the_data_are_exact(case):
+    x, inducing = EXACT[case]
+    sites = Sites(np.array([[0.3], [-1.0], [0.2], [2.0]]), np.array([0.5, 2.0, 0.0, 1.0])[:, None, None])
+    exact, sparse = (conditioned(model(times, pieces=1).prior, sites, x)[0] for times in (None, inducing))
+    same(sparse.log_normaliser, exact.log_normaliser, 1e-12)
+    same_gaussian(sparse.marginals, exact.marginals, 1e-12)
+    same_gaussian(sparse.predict(NEW[:, None]), exact.predict(NEW[:, None]), 1e-12)
+
+
 def test_time_stamps_and_any_order():
     stamps = np.array(["2020-01-05", "2020-01-01", "2020-01-03"], dtype="datetime64[D]")
     prior = ng.MarkovGP("matern32", unit="D", origin="2020-01-01", inducing=stamps)
@@ -269,6 +289,16 @@ def _infer(inducing, **arguments):
     [
         (lambda: model([20.0, 30.0]).prior.layout(X[:, None]), "all inducing times, 20.0 to 30.0, are after the data"),
         (lambda: model([-3.0, -2.0]).prior.layout(X[:, None]), "are before the data"),
+        (
+            lambda: model([1.0, 5.0, 60.0, 70.0]).prior.layout(X[:, None]),
+            "inducing has the time 60.0, which is far after the data, .*in the same unit, or give their number",
+        ),
+        (lambda: model([1.0, 5.0, -60.0]).prior.layout(X[:, None]), "the time -60.0, which is far before the data"),
+        (
+            lambda: model([1.0, 5.0, 600.0], unit="W").prior.layout(X[:, None]),
+            r"far after the data, .* \(in units of 7 days since 2000-01-01\)",
+        ),
+        (lambda: ng.infer(model([1.0, 5.0, 60.0]), X, Y, batch_size=10), "the time 60.0, which is far after the data"),
         (lambda: model([1.0, np.nan]), "must be finite, but entry 1 is nan"),
         (lambda: model([1.0, 2.0, 1.0]), "1.0 occurs more than once"),
         (lambda: model([50.0]), "at least two times.*write inducing=50, without brackets"),

@@ -23,7 +23,6 @@ from ..model import Model, without_weights
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.kalman import loops
 from ..numerics.linalg import solve_by_products
-from ..priors.sparse import SparseInputs
 from ..results.status import Status
 from ..validation.functions import functions_in
 from .compatibility import check_choices, starts_from_sweep
@@ -233,8 +232,7 @@ def _fixed_point(bound: BoundModel, method: Method, step: Step, start: Any, max_
     rows, latents = problem.workspace.mean.shape
     sites = Sites.constant(rows, latents, method.initial_precision) if start is None else start
     if start is None and starts_from_sweep(method, problem.likelihood):
-        inputs = bound.inputs
-        sites = swept(problem, inputs.x if isinstance(inputs, SparseInputs) else inputs)
+        sites = swept(problem, _rows_of(bound.inputs))
     if isinstance(step, DoubleLoop):
         sites, _ = descend(problem, method, sites, jnp.maximum(tol, CLOSE), step.most)
     loop, _ = run_loop(problem, method, step, begin_loop(problem, method, step, sites, 1), max_steps, tol)
@@ -242,6 +240,12 @@ def _fixed_point(bound: BoundModel, method: Method, step: Step, start: Any, max_
     status = jnp.where(loop.status == Status.RUNNING.value, Status.MAX_STEPS.value, loop.status)
     marginals = problem.workspace.marginals_of_f(point.marginals)
     return _Found(point.sites, marginals, point.energy, point.largest, jnp.maximum(loop.steps, 0), status)
+
+
+def _rows_of(inputs: Any) -> Any:
+    """x in the order of the data; None where a prior keeps it in an order or form of its own."""
+    x = getattr(inputs, "x", inputs)
+    return x if isinstance(x, (np.ndarray, jax.Array)) else None
 
 
 @_fixed_point.def_jvp

@@ -45,19 +45,21 @@ def swept_sites(setup: Setup) -> Sites:
     return setup.sites_from(in_class, to_host(swept(in_class.problem, setup.data.x)))
 
 
-def swept(problem: Problem, x: np.ndarray) -> Sites:
+def swept(problem: Problem, x: Any) -> Sites:
     """Sites from one sweep over the rows, by statistical linearisation at a few sigma points.
 
-    The slope from derivatives at the sigma points needs no inverse of a covariance, which may be singular.
+    Rows are in the order of x if it has one column, and otherwise, or without x, in the order of the data. The slope
+    from derivatives at the sigma points needs no inverse of a covariance, which may be singular.
     """
     method = PosteriorLinearisation(cubature=Unscented(3))
     if isinstance(problem.workspace, ChainWorkspace):
         return sweep_in_time(problem, method)
-    rows = x.shape[0]
+    rows = problem.observed.shape[0] if x is None else x.shape[0]
     count = rows if rows <= _ROW_BY_ROW else _BLOCKS
-    # In the order of x if it has one column, otherwise in the order of the data.
     arrays = jnp if isinstance(x, jax.core.Tracer) else np
-    order = arrays.argsort(x[:, 0], stable=True) if x.shape[1] == 1 else np.arange(rows)
+    order: Any = np.arange(rows)
+    if x is not None and x.shape[1] == 1:
+        order = arrays.argsort(x[:, 0], stable=True)
     # The number of each row in that order, and 0 for rows that fill up a size class.
     places = arrays.pad(arrays.argsort(order), (0, problem.observed.shape[0] - rows))
     blocks = places * count // rows

@@ -91,6 +91,17 @@ def _read(given: Any, name: str) -> Any:
     return array
 
 
+_FAR = 2.0
+
+
+def first_outside(inducing: np.ndarray, x: np.ndarray) -> int | None:
+    """The first inducing input outside the range of the data, by more than twice that range; None if there is none."""
+    low, high = x.min(axis=0), x.max(axis=0)
+    reach = _FAR * np.where(high > low, high - low, np.maximum(np.abs(high), 1.0))
+    wrong = np.flatnonzero(np.any((inducing < low - reach) | (inducing > high + reach), axis=1))
+    return int(wrong[0]) if wrong.size else None
+
+
 class Sample:
     """A random sample of the rows of a data set that comes in parts; it does not depend on how the data is cut."""
 

@@ -122,7 +122,7 @@ class StudentT(Likelihood):
         """A message if df <= 2, where the variance is infinite, or None."""
         if isinstance(self.df, Tracer) or self.df > 2.0:
             return None
-        return f"StudentT with df = {float(self.df):g} has no covariance: use df > 2"
+        return f"StudentT with df = {float(self.df):g} has no covariance: use df > 2, or quantiles of predictions"
 
     def log_prob(self, y, f):
         # One division for all nodes and rows.

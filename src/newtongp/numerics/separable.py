@@ -219,7 +219,7 @@ def update(chain: SeparableChain, state: State, step: Step, psd: bool) -> tuple[
     gain = _times_transposed(explained, step.roots)
     strong = linalg.diagonals(seen.inner).reshape(step.signs.shape) > 1.0
     inverse_roots = _inverse_roots(step.roots, strong)
-    after, spread = _left(seen, step, solved.inverse, explained, gain, inverse_roots, jnp.all(strong, axis=1))
+    after, spread = _left(seen, step, solved.inverse, explained, gain, inverse_roots)
     innovation = _innovation(state, step, seen, inverse_roots, solved.inverse)
     state = State(state.mean + seen.cross @ innovation, state.covariance - solved.shrinkage)
     found = Update(
@@ -234,22 +234,29 @@ def update(chain: SeparableChain, state: State, step: Step, psd: bool) -> tuple[
     return state, found
 
 
-def _left(seen: _Seen, step: Step, inverse, explained, gain, inverse_roots, precise) -> tuple[Any, Any]:
+def _left(seen: _Seen, step: Step, inverse, explained, gain, inverse_roots) -> tuple[Any, Any]:
     """P Hᵀ after an update, and the covariance of each slot's latents.
 
-    Where a site is precise, the differences U − UGS and S − SGS are rounding errors. Products with C are differences of
-    J alone, which are not: CᵀS₊C = J − JEJ and U₊C = UCEJ for what is left of S and U.
+    In directions in which a site is precise, the differences U₊ = U − UGS and S₊ = S − SGS are rounding errors.
+    Products with C are differences of J alone, which are not: U₊C = UCEJ, S₊C = SCEJ and CᵀS₊C = J − JEJ. With F, which
+    is C⁻ᵀ in these directions and zero in the others, Π = FCᵀ projects on them, and
+
+        U₊ = U₊CFᵀ + U₊(I − Π)ᵀ,    S₊ = F CᵀS₊C Fᵀ + (I − Π)S₊C Fᵀ + (that)ᵀ + (I − Π)S₊(I − Π)ᵀ.
     """
     (slots, latents), signs = step.signs.shape, step.signs.reshape(-1)
-    after = jnp.where(
-        jnp.repeat(precise, latents)[None, :],
-        _times_transposed(explained * signs[None, :], inverse_roots),
-        seen.cross - gain @ seen.spread,
-    )
+    known = _times_transposed(explained * signs[None, :], inverse_roots)
+    after, reduced = seen.cross - gain @ seen.spread, seen.half @ inverse
     left = blocks(jnp.diag(signs) - signs[:, None] * inverse * signs[None, :], slots)
-    of_precise = jnp.einsum("rdk,rkl,rel->rde", inverse_roots, left, inverse_roots)
-    of_others = blocks(seen.spread, slots) - _block_products(seen.half @ inverse, seen.half, slots)
-    return after, small.symmetrise(jnp.where(precise[:, None, None], of_precise, of_others))
+    left = jnp.einsum("rdk,rkl,rel->rde", inverse_roots, left, inverse_roots)
+    rest = blocks(seen.spread, slots) - _block_products(reduced, seen.half, slots)
+    if latents == 1:  # I − Π is zero or one
+        precise = inverse_roots != 0.0
+        return jnp.where(precise[:, 0, 0][None, :], known, after), jnp.where(precise, left, rest)
+    others = jnp.eye(latents)[None] - jnp.einsum("rdk,rek->rde", inverse_roots, step.roots)
+    mixed = jnp.einsum("rdk,rkl,rel->rde", others, blocks(reduced * signs[None, :], slots), inverse_roots)
+    # The second and the third term are transposes of each other, and only the symmetric part is kept.
+    spread = left + 2.0 * mixed + jnp.einsum("rdk,rkl,rel->rde", others, rest, others)
+    return known + _times_transposed(after, others), small.symmetrise(spread)
 
 
 def _inverse_roots(roots: Float[Array, "R D D"], strong: Bool[Array, "R D"]) -> Float[Array, "R D D"]:

@@ -137,7 +137,10 @@ def _numbers(result: Result, times: Any, name: str) -> np.ndarray:
     try:
         found = np.atleast_1d(as_real(times)).reshape(-1)
     except NotRealError:
-        raise ValueError(f"{name} must be numbers or time stamps, got {times!r}") from None
+        raise ValueError(
+            f"{name} must be numbers or time stamps, got {times!r}: make time stamps of strings, for example with "
+            "np.datetime64 or pandas.to_datetime"
+        ) from None
     if found.size == 0 or not np.all(np.isfinite(found)):
         raise ValueError(f"{name} must be one or more finite times, got {times!r}")
     return found
@@ -220,7 +223,7 @@ def _titles(places: np.ndarray, names: Any) -> list[str]:
 
 def _words(result: Result, time: float) -> str:
     clock = clock_of(result)
-    return f"time {time:g}" if clock is None else str(clock.stamps(np.array([time]))[0])[:16]
+    return f"time {time:g}" if clock is None else str(clock.stamps(np.array([time]))[0])[:16].removesuffix("T00:00")
 
 
 def _panels(axes: Any, count: int, share: bool) -> tuple["Figure", list["Axes"]]:
@@ -234,4 +237,6 @@ def _panels(axes: Any, count: int, share: bool) -> tuple["Figure", list["Axes"]]
     figure, made = pyplot.subplots(rows, columns, figsize=size, sharex=share, layout="constrained", squeeze=False)
     for ax in made.ravel()[count:]:
         ax.set_axis_off()
+    for ax in made.ravel()[count - columns : count]:  # the lowest panel of every column
+        ax.tick_params(axis="x", labelbottom=True)
     return figure, list(made.ravel()[:count])

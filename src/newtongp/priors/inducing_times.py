@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ..kernels.inducing import Sample
+from ..kernels.inducing import Sample, first_outside
 from ..validation.arguments import whole
 from ..validation.numbers import NotRealError, as_real
 from ..validation.times import Clock, MixedError, read_times
@@ -76,13 +76,23 @@ class SampleOfTimes:
         """A sample of the rows, as `Sample` has it."""
         return self._sample.rows
 
-    def require_within(self, times: np.ndarray) -> None:
-        """Raise ValueError if all inducing times are on one side of the data."""
+    def require_within(self, times: np.ndarray, clock: Clock | None) -> None:
+        """Raise ValueError if all inducing times are on one side of the data, or one is far from all of it."""
+        data = f"the data, {self.first} to {self.last}"
+        if clock is not None:
+            data += f" (in units of {clock.unit} since {clock.origin})"
         if times[0] > self.last or times[-1] < self.first:
             where = "after" if times[0] > self.last else "before"
             raise ValueError(
-                f"all inducing times, {times[0]} to {times[-1]}, are {where} the data, {self.first} to {self.last}: "
-                "choose them within the data, in the same unit, or give their number"
+                f"all inducing times, {times[0]} to {times[-1]}, are {where} {data}: choose them within the data, in "
+                "the same unit, or give their number"
+            )
+        far = first_outside(times[:, None], np.array([[self.first], [self.last]]))
+        if far is not None:
+            where = "after" if times[far] > self.last else "before"
+            raise ValueError(
+                f"inducing has the time {times[far]}, which is far {where} {data}: choose inducing times within the "
+                "data or near it, in the same unit, or give their number"
             )
 
     def choose(self, count: int) -> np.ndarray:

@@ -45,10 +45,11 @@ class MarkovGP(TemporalPrior):
     With `inducing`, f is represented by its states (its value and its derivatives) at M inducing times only, and a row
     between two of them sees f through the states at both. A step then costs O(N) simple sums over rows and a chain of
     M states instead of N. The posterior is that of a sparse GP, and exact if all times of the data are inducing times.
-    `inducing` is an array of times or time stamps, in any order, or a number: then that many are chosen from the data,
-    with equally many distinct times of the data between them. Such a model can be updated in batches (`batch_size` in
-    `infer` and `fit`), with `storage="full"` or `"tied"` as for `SparseGP`; if the data is not in memory, inducing
-    times are chosen from a random sample of it, with `seed`. The posterior has `.inducing`, the inducing times.
+    `inducing` is an array of different times or time stamps, in any order, within the data or near it, or a number:
+    then that many are chosen from the data, with equally many distinct times of the data between them, or all distinct
+    times if there are no more. Such a model can be updated in batches (`batch_size` in `infer` and `fit`), with
+    `storage="full"` or `"tied"` as for `SparseGP`; if the data is not in memory, inducing times are chosen from a
+    random sample of it, with `seed`. The posterior has `.inducing`, the inducing times.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.MarkovGP(ng.kernels.Matern32(lengthscale=2.0)), ng.likelihoods.Poisson())
@@ -161,7 +162,7 @@ class MarkovGP(TemporalPrior):
             assert self.count is not None and sample is not None
             return sample.choose(self.count)
         if sample is not None:
-            sample.require_within(self.inducing)
+            sample.require_within(self.inducing, self.clock)
         return self.inducing
 
     def with_inducing(self, inducing: Any) -> "MarkovGP":

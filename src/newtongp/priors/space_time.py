@@ -18,7 +18,7 @@ from jaxtyping import Array, Float
 
 from ..kernels import Independent, Kernel, diagonals, latent_kernels, num_latents
 from ..kernels.base import Sum
-from ..kernels.inducing import choose, read_inducing
+from ..kernels.inducing import choose, first_outside, read_inducing
 from ..means import as_mean
 from ..numerics import separable
 from ..numerics.gaussian import Sites
@@ -30,6 +30,7 @@ from .base import Layout, Prior
 from .by_name import named
 from .space_time_layout import (
     SpaceTimeInputs,
+    check_inducing_places,
     check_places,
     is_stored,
     lay_out,
@@ -53,8 +54,8 @@ class SpaceTimeGP(Prior):
     `MarkovGP`.
 
     The cost of a step of inference is linear in the number of times and cubic in the number of places. `inducing` makes
-    it cubic in a smaller number: an array of places through which f is represented, or a number, and then that many
-    are chosen from the data. Without it, the posterior is exact.
+    it cubic in a smaller number: an array of different places through which f is represented, or a number, and then
+    that many are chosen from the data, or all of them if there are no more. Without it, the posterior is exact.
 
     >>> import numpy as np
     >>> import newtongp as ng
@@ -78,8 +79,13 @@ class SpaceTimeGP(Prior):
     """Inducing places; None if all places are used, or if they are chosen from the data."""
 
     def __init__(
-        self, time: Any, space: Any, inducing: Any = None, unit: Any = None, mean: Any = None, origin: Any = None
+        self, time: Any, space: Any = None, inducing: Any = None, unit: Any = None, mean: Any = None, origin: Any = None
     ):
+        if space is None:
+            raise ValueError(
+                'SpaceTimeGP needs a kernel of space too, as in SpaceTimeGP("matern32", "matern52"): for functions of '
+                "time alone use MarkovGP"
+            )
         self.time, self.space = _kernels(time, "time"), _kernels(space, "space")
         if len(self.time) != len(self.space):
             raise ValueError(
@@ -88,7 +94,7 @@ class SpaceTimeGP(Prior):
             )
         self.clock = as_clock(unit, origin)
         self.count = _count(inducing)
-        self.inducing = None if inducing is None or self.count is not None else read_inducing(inducing, 1)[0]
+        self.inducing = None if inducing is None or self.count is not None else _read_places(inducing)
         _check_latents((*self.time, *self.space))
         self.mean = as_mean(mean, self.num_latents)
         process_of(self.channels)
@@ -146,7 +152,7 @@ class SpaceTimeGP(Prior):
         check_places(distinct)
         if self.inducing is None:
             return
-        far = _outside(np.asarray(self.inducing), distinct)
+        far = first_outside(np.asarray(self.inducing), distinct)
         if far is not None:
             raise ValueError(
                 f"inducing has a place far from all places of the data, row {far}, "
@@ -278,12 +284,9 @@ def _count(inducing: Any) -> int | None:
         raise ValueError(f"{error}, or an array of places") from None
 
 
-_FAR = 2.0
-
-
-def _outside(inducing: np.ndarray, places: np.ndarray) -> int | None:
-    """The first inducing place outside the range of the data, by more than twice that range; None if there is none."""
-    low, high = places.min(axis=0), places.max(axis=0)
-    reach = _FAR * np.where(high > low, high - low, np.maximum(np.abs(high), 1.0))
-    wrong = np.flatnonzero(np.any((inducing < low - reach) | (inducing > high + reach), axis=1))
-    return int(wrong[0]) if wrong.size else None
+def _read_places(given: Any) -> Any:
+    """An array of inducing places, which differ."""
+    places = read_inducing(given, 1)[0]
+    if not isinstance(places, jax.core.Tracer):
+        check_inducing_places(np.asarray(places))
+    return places

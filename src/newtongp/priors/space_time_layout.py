@@ -49,19 +49,41 @@ def places_of(space: np.ndarray) -> Places:
 
 def check_places(distinct: np.ndarray) -> None:
     """Raise ValueError if two places differ by no more than rounding."""
-    # The range of a column may itself be rounding.
-    sizes = np.maximum(np.ptp(distinct, axis=0), 1e-4 * np.max(np.abs(distinct), axis=0))
-    scaled = distinct / np.where(sizes > 0.0, sizes, 1.0)
-    cells = np.stack([_classes(column) for column in scaled.T], axis=1)
-    _, codes = np.unique(cells, axis=0, return_inverse=True)
-    order = np.argsort(codes.reshape(-1), kind="stable")
-    same = np.flatnonzero(np.diff(codes.reshape(-1)[order]) == 0)
-    if same.size:
-        one, other = order[same[0]], order[same[0] + 1]
+    same = _same(distinct)
+    if same is not None:
+        one, other = same
         raise ValueError(
             f"two places cannot be told apart, {_shown(distinct[one])} and {_shown(distinct[other])}: they differ by "
             "rounding alone. Give rows of one place the same numbers, for example by np.round"
         )
+
+
+def check_inducing_places(places: np.ndarray) -> None:
+    """Raise ValueError if two inducing places are the same, or differ by no more than rounding."""
+    same = _same(places)
+    if same is not None:
+        one, other = same
+        if np.array_equal(places[one], places[other]):
+            raise ValueError(
+                f"inducing places must differ, but rows {one} and {other} are both {_shown(places[one])}: give every "
+                "place once, as in np.unique(places, axis=0)"
+            )
+        raise ValueError(
+            f"inducing places must differ, but rows {one} and {other} are {_shown(places[one])} and "
+            f"{_shown(places[other])}, which differ by rounding alone: drop one of them"
+        )
+
+
+def _same(places: np.ndarray) -> tuple[int, int] | None:
+    """The first place that agrees with an earlier one up to rounding, after that one; None if all differ."""
+    # The range of a column may itself be rounding.
+    sizes = np.maximum(np.ptp(places, axis=0), 1e-4 * np.max(np.abs(places), axis=0))
+    scaled = places / np.where(sizes > 0.0, sizes, 1.0)
+    cells = np.stack([_classes(column) for column in scaled.T], axis=1)
+    _, first, codes = np.unique(cells, axis=0, return_index=True, return_inverse=True)
+    earliest = first[codes.reshape(-1)]
+    repeated = np.flatnonzero(earliest < np.arange(len(places)))
+    return (int(earliest[repeated[0]]), int(repeated[0])) if repeated.size else None
 
 
 _SAME = 1e-10
