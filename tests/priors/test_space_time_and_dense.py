@@ -42,8 +42,8 @@ def steps_compared(method, likelihood):
     """How many steps of constant size agree to rounding.
 
     Quasi-Newton methods do not settle on some of these data, and differences of 1e-13 grow, up to tenfold with every
-    step. Energies of the dense GP alone, with inputs that are moved by 1e-15, part in the same way: by up to 1e-9 in eight
-    steps, and by up to 0.5 in twenty. EP with noise that depends on f reaches site precisions of 5e5 in its
+    step. Energies of the dense GP alone, with inputs that are moved by 1e-15, part in the same way: by up to 1e-9 in
+    eight steps, and by up to 0.5 in twenty. EP with noise that depends on f reaches site precisions of 5e5 in its
     second step, beside which cavities are small differences: energies of the dense GP alone, so moved, are 1e-6 apart
     there. Its fixed point is compared below.
     """

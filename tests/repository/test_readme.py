@@ -24,7 +24,6 @@ PAGES = [
     "README.md",
     "docs/tutorial.md",
     "docs/fitting.md",
-    "docs/tables.md",
     "docs/forecasting.md",
     "docs/sparse.md",
     "docs/saving.md",
@@ -32,6 +31,7 @@ PAGES = [
     "docs/extending.md",
 ]
 MORE_PAGES = [
+    "docs/tables.md",
     "docs/index.md",
     "docs/choosing.md",
     "docs/coming_from.md",

@@ -200,6 +200,7 @@ print(result.status.name, result.energy, result.predict([0.5]).quantile(0.9)[0],
 
 
 @pytest.mark.slow
+@pytest.mark.cases(thorough=["chain"], others="slow")
 @pytest.mark.parametrize("prior", ["chain", "dense"])  # a dense one calls LAPACK, which JAX loads when it lowers
 def test_a_second_process_lowers_nothing(tmp_path, prior):
     command = [sys.executable, "-c", PROGRAM, str(tmp_path / "programs"), prior]

@@ -43,9 +43,10 @@ def columns():
 def test_a_grid_over_likelihoods_and_kernels_in_a_pipeline(passengers):
     table, survived = passengers
     pipeline = make_pipeline(columns(), GPClassifier(random_state=0, max_steps=20))
-    grid = {"gpclassifier__kernel": ["matern32", "rbf"], "gpclassifier__method": ["vi", "newton"]}
+    choices = [("matern32", "vi"), ("rbf", "newton")]
+    grid = [{"gpclassifier__kernel": [kernel], "gpclassifier__method": [method]} for kernel, method in choices]
     search = GridSearchCV(pipeline, grid, cv=3, scoring="neg_log_loss").fit(table, survived)
-    assert len(search.cv_results_["params"]) == 4 and np.all(np.isfinite(search.cv_results_["mean_test_score"]))
+    assert len(search.cv_results_["params"]) == 2 and np.all(np.isfinite(search.cv_results_["mean_test_score"]))
     # The entropy of the labels is what the shares alone give.
     share = np.mean(survived == "yes")
     entropy = -share * np.log(share) - (1.0 - share) * np.log(1.0 - share)

@@ -155,8 +155,9 @@ def test_predictions_in_another_process_are_the_same(made, tmp_path):
         predicted = result.predict(x, **rows)
         parts = (predicted.mean, predicted.std, predicted.latent.mean, predicted.latent.covariance, result.energy)
         expected[name] = np.concatenate([np.ravel(part) for part in parts])
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.values["jax_compilation_cache_dir"])}
-    subprocess.run([sys.executable, "-c", ELSEWHERE, str(tmp_path), *expected], check=True, env={**os.environ, **cache})
+    folder = jax.config.values["jax_compilation_cache_dir"]
+    environment = os.environ if folder is None else {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(folder)}
+    subprocess.run([sys.executable, "-c", ELSEWHERE, str(tmp_path), *expected], check=True, env=environment)
     with np.load(tmp_path / "found.npz") as found:
         for name, values in expected.items():
             np.testing.assert_allclose(found[name], values, rtol=1e-12, atol=1e-12, err_msg=name)
