@@ -108,14 +108,8 @@ def evaluate(
     # Where f is known, every site is at rest, also one that says nothing about how the energy depends on the mean.
     stationary = is_stationary(method, problem.likelihood) and not problem.workspace.is_known
     slope_of = _at_fixed_sites if stationary else _with_sites
-
-    def with_slope():
-        slope, correction = slope_of(numbers, rest.tree, method, point)
-        return pull_back(slope)[0], correction
-
-    # Of a start without a step only the energy is looked at.
-    nothing = jnp.zeros_like(unconstrained), jnp.zeros(())
-    gradient, correction = jax.lax.cond(until > 0, with_slope, lambda: nothing)
+    slope, correction = slope_of(numbers, rest.tree, method, point)
+    (gradient,) = pull_back(slope)
     # It is valid only close to the fixed point, and only if the equations for the weights were solved.
     close = (report.status == Status.CONVERGED.value) & (jnp.abs(correction) <= _CLOSE * (1.0 + jnp.abs(report.energy)))
     correction = jnp.where(close, correction, 0.0)
