@@ -15,7 +15,7 @@ import numpy as np
 from .._runtime.double import in_double
 from ..inference.compatibility import check_choices
 from ..inference.infer import Run
-from ..inference.loop import MOST_STEPS
+from ..inference.loop import MOST_STEPS, work_of
 from ..inference.own_sizes import in_own_size
 from ..inference.prior_check import check_prior
 from ..inference.problem import Setup
@@ -157,6 +157,7 @@ def fit(
                 setup,
                 (method, step),
                 ("fit", space.slots),
+                work_of(setup, method),
                 lambda own: Evaluator(own, *choices, report_progress).prepare(),
             )
         evaluator = Evaluator(setup, *choices, report_progress, use)
