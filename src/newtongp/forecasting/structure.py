@@ -49,7 +49,7 @@ class Structure:
 
     trend: str | None
     nested: bool
-    """Whether the trend has the parts of all kinds, of which priors keep some at zero: all are then one program."""
+    """Whether a trend without cycles has the parts of all, of which priors keep some at zero: they are one program."""
     seasons: tuple[Period, ...]
     harmonics: tuple[int, ...]
     lengths: tuple[float, ...]
@@ -239,19 +239,19 @@ def _trend(kind: str, scale: Scale, nested: bool) -> tuple[Trend, dict[str, Mode
     step = scale.step
     if kind == "smooth":
         return Trend(TIME, "smooth"), {"kernel.variance": Mode((0.03 * step) ** 2, 1.5)}
-    nothing = Mode((1e-4 * step) ** 2, 0.5)
+    nothing = Mode((1e-4 * step) ** 2, 0.5)  # of parts that are only there for others
     walk, cyclic = Mode(0.3 * step**2, 1.5), kind == "cyclic"
     # A slope with a long memory is, among other parts, as good as a random walk of the slope.
     memory = Mode(1000.0, 0.3) if kind == "local" else Mode(20.0, 1.0)
     line = Mode((0.1 * step) ** 2, 1.0) if cyclic else Mode((0.3 * step) ** 2, 1.0)
     cycle = {
-        "[0].variance": Mode(0.5 * scale.rest, 1.0) if cyclic else nothing,
+        "[0].variance": Mode(0.5 * scale.rest, 1.0),
         "[0].lengthscale": Mode(2.0 * scale.cycle, 1.0),
         "[1].period": Mode(scale.cycle, 0.3),
     }
     parts: list[tuple[Any, dict[str, Mode], bool]] = [
         (kernels.Brownian(), {".variance": Mode(0.03 * step**2, 1.5) if cyclic else walk}, True),
-        (kernels.Matern12(), {".variance": nothing if cyclic else walk, ".lengthscale": Mode(3.0, 1.0)}, not cyclic),
+        (kernels.Matern12(), {".variance": walk, ".lengthscale": Mode(3.0, 1.0)}, not cyclic),
     ]
     if kind == "local" and not nested:
         parts.append((kernels.IntegratedBrownian(), {".variance": Mode((0.01 * step) ** 2, 1.5)}, True))
@@ -262,7 +262,8 @@ def _trend(kind: str, scale: Scale, nested: bool) -> tuple[Trend, dict[str, Mode
     lined = kind in ("linear", "local", "cyclic")
     parts.append((kernels.Linear(), {".variance": line if lined else nothing}, lined))
     parts.append((kernels.Matern12() * kernels.Cosine(), cycle, cyclic))
-    used = [(kernel, own) for kernel, own, needed in parts if nested or needed]
+    # Cycles are not nested: they would take time in the programs of all other trends.
+    used = [(kernel, own) for kernel, own, needed in parts if needed or (nested and not cyclic and own is not cycle)]
     return Trend(TIME, kernel=functools.reduce(operator.add, [kernel for kernel, _ in used])), {
         f"kernel[{place}]{name}": mode for place, (_, own) in enumerate(used) for name, mode in own.items()
     }
