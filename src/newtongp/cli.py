@@ -100,7 +100,9 @@ def _add_fit(commands: argparse._SubParsersAction, common: argparse.ArgumentPars
     fit.add_argument("--groups", metavar="COLUMN", nargs="+", default=[], help="columns with one effect per level")
     fit.add_argument("--time", metavar="COLUMN", help="the column of times: y is a series, with trend and seasons")
     fit.add_argument("--season", metavar="PERIOD", nargs="+", help="periods such as 1w 1y, or none (by the step)")
-    fit.add_argument("--trend", help="linear (the default), damped, level, local, smooth, auto (an average) or none")
+    fit.add_argument(
+        "--trend", help="linear (the default), damped, level, local, smooth, cyclic, auto (an average) or none"
+    )
     fit.add_argument("--holidays", metavar="COUNTRY", help="of a country, such as DE or DE-BY")
     fit.add_argument("--series", metavar="COLUMN", help="the column that tells several series apart")
     fit.add_argument("--forecast", metavar="STEPS", help="how many steps to forecast, or a file with future rows")

@@ -11,7 +11,7 @@ import pytest
 import newtongp as ng
 from newtongp.fitting import fit as whole
 from newtongp.fitting.fit import fit
-from newtongp.fitting.initial_values import scales_of
+from newtongp.fitting.initial_values import Scales
 from newtongp.fitting.learned import choose, left_alone, redundant
 from newtongp.fitting.space import Space
 from newtongp.inference.problem import Setup
@@ -211,7 +211,7 @@ def test_no_free_number_leads_out_of_a_constraint(constraint):
 
     model = ng.Model(ng.GP(K.RBF()), Likelihood(value))
     setup = Setup(model, np.arange(3.0), np.zeros(3))
-    space = Space(model, scales_of(model, setup.data), None, True)
+    space = Space(model, Scales(model, setup.data), None, True)
     for far in np.asarray(space.bounds(space.middle)).T:
         for inside in space.values_at(far)[space.slots.index(next(s for s in space.slots if "share" in s.name)) :]:
             assert np.all(np.isfinite(constraint.unconstrain(inside)))

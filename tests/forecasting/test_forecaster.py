@@ -244,10 +244,26 @@ def test_holidays_of_a_country():
         ([2000, 3000, 5000], "LogNormal"),
         ([0.0, 0.5], "Gaussian"),
         ([3, np.nan], "NegativeBinomial"),
+        (np.random.default_rng(0).poisson(np.linspace(40.0, 90.0, 60)), "NegativeBinomial"),
+        (np.round(np.linspace(90.0, 120.0, 60) + np.random.default_rng(0).normal(0.0, 2.0, 60)), "LogNormal"),
+        (np.round(np.linspace(90.0, 120.0, 60) + 20.0 * np.tile(np.cos(np.arange(12.0)), 5)), "LogNormal"),
     ],
 )
 def test_the_likelihood_follows_from_the_kind_of_y(y, name):
-    assert type(guess_likelihood(np.array(y, dtype=float))).__name__ == name
+    assert type(guess_likelihood(np.array(y, dtype=float), [12.0])).__name__ == name
+
+
+@pytest.mark.slow
+def test_cycles_that_are_no_season_go_on():
+    rng, k = np.random.default_rng(0), np.arange(112)
+    y = 3.0 * np.sin(2.0 * np.pi * k / 9.3) + rng.normal(0.0, 0.5, k.size)
+    table = pd.DataFrame({"year": k[:100], "y": y[:100]})
+    forecaster = ng.Forecaster("cyclic", season=None, likelihood="gaussian").fit(table, time="year", y="y")
+    name = next(name for name in forecaster.result.parameters if name.endswith("period"))
+    assert float(forecaster.result.parameters[name]) == pytest.approx(9.3, abs=0.2)
+    ahead = forecaster.forecast(12)
+    assert np.mean(np.abs(ahead["median"].to_numpy() - y[100:])) < 1.0
+    assert np.mean((ahead["lower"] <= y[100:]) & (y[100:] <= ahead["upper"])) > 0.7
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import newtongp as ng
 from newtongp._runtime import tiers
 from newtongp._runtime.tiers import wait_for_compilations
 from newtongp.inference import own_sizes
+from newtongp.inference.problem import Setup
 from newtongp.numerics.size_classes import cubic_size_class, exact_sizes, own_size, size_class
 from tests.inference.test_size_classes import COUNTS, PRIORS, TIMES, assert_same, compilations
 
@@ -152,6 +153,26 @@ def test_a_size_of_its_own_is_compiled_for_after_half_the_time_of_the_first_call
     assert not quick.is_long
     quick.note(0.3)
     assert quick.is_long
+
+
+@pytest.mark.parametrize(("work", "most"), [(1.0, 0.5), (1e9, 160.0 / 60.0)], ids=["quick", "long"])
+def test_a_size_of_its_own_has_to_pay_for_a_long_compilation(monkeypatch, work, most):
+    monkeypatch.delenv("NEWTONGP_EFFORT", raising=False)
+    monkeypatch.setattr(own_sizes, "_programs", {})
+    monkeypatch.setattr(own_sizes, "_PATIENCE", 0.5)
+    setup = Setup(ng.Model(ng.MarkovGP("matern32"), "poisson"), np.arange(100.0), np.ones(100))
+    assert setup.size == 160
+    started = []
+
+    def use():
+        return own_sizes.in_own_size(setup, (), "test", work, started.append)[1]
+
+    use().note(5.0)  # compiles
+    use().note(0.99 * 5.0 * most)
+    assert use() is not None and not started
+    use().note(0.02 * 5.0 * most)
+    use()
+    assert [own.size for own in started] == [100]
 
 
 @pytest.mark.slow

@@ -1,5 +1,7 @@
 """Inverses of triangular matrices in blocks, roots of singular ones, and equations solved by products."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -91,3 +93,39 @@ def test_two_products_are_enough_if_the_rest_is_nilpotent():
     right = rng.normal(size=10)
     expected = np.linalg.solve(np.eye(10) - nilpotent, right)
     np.testing.assert_allclose(solved(np.eye(10) - nilpotent, right, 2), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", [6, 130])
+def test_weighted_squares_and_their_derivatives(size):
+    rng = np.random.default_rng(0)
+    matrix, weights, toward = (jnp.asarray(rng.normal(size=shape)) for shape in ((9, size), (9,), (size, size)))
+
+    def total(square, matrix, weights):
+        return jnp.sum(toward * square(matrix, weights))
+
+    with jax.enable_x64(True):
+        plain = jax.value_and_grad(functools.partial(total, lambda a, w: a.T @ (w[:, None] * a)), (0, 1))
+        expected, found = (
+            plain(matrix, weights),
+            jax.value_and_grad(functools.partial(total, linalg.weighted_square), (0, 1))(matrix, weights),
+        )
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-10), found, expected)
+
+
+@pytest.mark.parametrize("first", [0, 3])
+def test_derivatives_of_products_with_triangular_matrices_are_those_of_all_entries(first):
+    """Of a factor whose derivative is not triangular, zeros that are left out in the product still move."""
+    rng, size = np.random.default_rng(0), 90
+    factor, matrix = (jnp.asarray(rng.normal(size=shape)) for shape in ((size, size), (4, size - first - 2)))
+    factor = jnp.tril(factor)
+    toward, columns = rng.normal(size=(4, size)), slice(first, size - 2)
+
+    def total(product, matrix, factor):
+        return jnp.sum(toward * product(matrix, factor))
+
+    with jax.enable_x64(True):
+        plain = jax.value_and_grad(functools.partial(total, lambda a, b: a @ b[:, columns].T), (0, 1))
+        expected = plain(matrix, factor)
+        blocks = functools.partial(total, lambda a, b: linalg.times_lower_transposed(a, b, first))
+        found = jax.value_and_grad(blocks, (0, 1))(matrix, factor)
+    jax.tree.map(lambda one, two: np.testing.assert_allclose(one, two, rtol=1e-10, atol=1e-10), found, expected)

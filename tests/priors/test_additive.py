@@ -158,13 +158,13 @@ def test_gradients_of_the_energy(method, structure, monkeypatch):
 
 def gradient_of(model, table, method):
     """The gradient of the energy at the model's own hyperparameters, and central differences of the energy."""
-    from newtongp.fitting.initial_values import scales_of
+    from newtongp.fitting.initial_values import Scales
     from newtongp.fitting.space import Space
     from newtongp.inference.compatibility import check_choices
 
     setup = Setup(model, table, "y")
     method, step = check_choices(setup.model, method, None)
-    space = Space(setup.model, scales_of(setup.model, setup.data), None, False)
+    space = Space(setup.model, Scales(setup.model, setup.data), None, False)
     start = space.free_of([np.asarray(item.start) for item in space.learned])
     rows, latents = setup.problem.workspace.mean.shape
     sites = ng.Sites.constant(rows, latents, 0.0)

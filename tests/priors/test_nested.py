@@ -6,7 +6,7 @@ import pytest
 
 import newtongp as ng
 from newtongp import terms
-from newtongp.fitting.initial_values import scales_of
+from newtongp.fitting.initial_values import Scales
 from newtongp.fitting.objective import evaluate
 from newtongp.fitting.space import Space
 from newtongp.inference.compatibility import check_choices
@@ -104,7 +104,7 @@ def _gradient(method):
     with jax.enable_x64(True):
         setup = Setup(model(), TABLE, "y")
         method, step = check_choices(setup.model, method, None)
-        space = Space(setup.model, scales_of(setup.model, setup.data), None, False)
+        space = Space(setup.model, Scales(setup.model, setup.data), None, False)
         start = space.free_of([np.asarray(item.start) for item in space.learned])
         sites = ng.Sites.constant(*setup.problem.workspace.mean.shape, 0.0)
         found = evaluate(space.slots, setup.bound, start, method, step, sites, 1.0, 200, 1e-12)

@@ -116,6 +116,11 @@ def _effort(size: int, work: float | None, full: bool, saves: bool) -> Effort:
     return forced_effort() or ("low" if little and not saves else "full" if full else "medium")
 
 
+def is_quick(work: float) -> bool:
+    """Whether a program that iterates, with this work per step, is compiled with low effort at first."""
+    return _effort(0, work, False, kept.are_kept()) == "low"
+
+
 def at_once() -> contextlib.AbstractContextManager[Any]:
     """A context in which concrete arguments are computed with at once, even while a function around this is traced."""
     # Elsewhere it would compile every constant in a program by itself.

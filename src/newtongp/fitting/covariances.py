@@ -12,7 +12,7 @@ from ..parameters.constraints import Between
 from ..priors.linear import LinearModel
 from ..terms.columns import as_inputs
 from .learned import Slot, slots_of, with_values
-from .space import slopes_of, values_at
+from .penalties import slopes_of, values_at
 
 
 class NamedCovariance(NamedTuple):

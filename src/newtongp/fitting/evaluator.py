@@ -212,10 +212,15 @@ class Evaluator:
         """Start compiling evaluations in the background."""
         return objective.evaluate.prepare(*self._arguments(self.space.middle, self.sites, -1.0))
 
+    @functools.cached_property
+    def _has_own_kernels(self) -> bool:
+        setup = self.setup
+        return any(is_own(kernel) for kernel, _, _ in setup.model.prior.kernels_at(setup.data.x))
+
     def _is_definite(self, unconstrained: np.ndarray) -> bool:
         """Whether the kernel is positive semi-definite at these values; only users' own kernels are checked."""
         setup = self.setup
-        if not any(is_own(kernel) for kernel, _, _ in setup.model.prior.kernels_at(setup.data.x)):
+        if not self._has_own_kernels:
             return True
         prior = with_values(self.space.slots, setup.model, self.space.values_at(unconstrained)).prior
         return all(find_indefinite(*checked) is None for checked in prior.kernels_at(setup.data.x))

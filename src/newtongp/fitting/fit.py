@@ -15,7 +15,7 @@ import numpy as np
 from .._runtime.double import in_double
 from ..inference.compatibility import check_choices
 from ..inference.infer import Run
-from ..inference.loop import MOST_STEPS
+from ..inference.loop import MOST_STEPS, work_of
 from ..inference.own_sizes import in_own_size
 from ..inference.prior_check import check_prior
 from ..inference.problem import Setup
@@ -29,7 +29,7 @@ from ..results.fit_result import FitResult
 from ..results.status import Status
 from ..validation.arguments import check_key, file_name, flag, tolerance, whole
 from .evaluator import INNER_TOLERANCE, Evaluator, RecordFile, start_compiling
-from .initial_values import guessed_model, scales_of
+from .initial_values import Scales, guessed_model
 from .learned import with_values
 from .search import lowest_of, release_weak_priors, search, starts_of
 from .space import Space, report_failure
@@ -142,7 +142,9 @@ def fit(
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
     if checkpoint is None:  # whose record may need no evaluation
         start_compiling(setup, parameters, method, step, int(inference_steps))
-    space = Space(setup.model, scales_of(setup.model, setup.data), parameters, bool(weak_priors))
+    import scipy.optimize  # noqa: F401  while a program is compiled: it takes long
+
+    space = Space(setup.model, Scales(setup.model, setup.data), parameters, bool(weak_priors))
     record_file = None
     if checkpoint is not None:
         record_file = RecordFile(checkpoint, setup, (method, step, space.priors), space, int(inference_steps))
@@ -155,6 +157,7 @@ def fit(
                 setup,
                 (method, step),
                 ("fit", space.slots),
+                work_of(setup, method),
                 lambda own: Evaluator(own, *choices, report_progress).prepare(),
             )
         evaluator = Evaluator(setup, *choices, report_progress, use)
@@ -192,7 +195,7 @@ def _set_up(model: Model, x: Any, y: Any) -> Setup:
         setup = with_started_effects(_with_chosen_inducing(setup, x, y))
     if getattr(model.prior, "count", None) is not None:
         # They stay fixed while the kernel changes, so that all energies are those of one model.
-        scales = scales_of(model, setup.data)
+        scales = Scales(model, setup.data)
         chosen = guessed_model(model, scales).prior.layout(setup.data.x).inputs.inducing
         if chosen is not None:
             prior: Any = model.prior
@@ -205,7 +208,7 @@ def _with_chosen_inducing(setup: Setup, x: Any, y: Any) -> Setup:
     prior: Any = setup.model.prior
     if not prior.chooses_inducing:
         return setup
-    guessed = guessed_model(setup.model, scales_of(setup.model, setup.data)).prior
+    guessed = guessed_model(setup.model, Scales(setup.model, setup.data)).prior
     return Setup(Model(prior.with_chosen_inducing(guessed, setup.data.x), setup.model.likelihood), x, y)
 
 

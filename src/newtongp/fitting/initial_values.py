@@ -4,6 +4,7 @@ Lengthscales are relative to the range of x, and variances to the variance of th
 The optimisation problem therefore does not depend on the units of the data.
 """
 
+import functools
 import itertools
 from typing import Any, NamedTuple
 
@@ -29,27 +30,33 @@ _SHARE = 0.2
 """The first guess of a lengthscale, as a fraction of the range of x. Others are tried as well."""
 
 
-class Scales(NamedTuple):
+class Scales:
     """The scales of x by column, of y, and of latents that could explain y."""
 
-    ranges: np.ndarray
-    spacings: np.ndarray
-    """The median distance between neighbours, by column."""
-    output_variance: float
-    latent_means: np.ndarray
-    latent_variances: np.ndarray
+    def __init__(self, model: Model, data: Data):
+        self._likelihood, self._data, x = model.likelihood, data, data.x
+        ranges = np.ptp(x, axis=0)
+        self.ranges = np.where(ranges > 0.0, ranges, np.maximum(np.abs(x[0]), 1.0))
+        self.spacings = np.array([_spacing(column, size) for column, size in zip(x.T, self.ranges, strict=True)])
+        """The median distance between neighbours, by column."""
+        with np.errstate(all="ignore"):
+            variance = float(np.nanmean(np.nanvar(data.outputs, axis=0))) if np.any(data.observed) else 1.0
+        self.output_variance = variance if np.isfinite(variance) and variance > 0.0 else 1.0
 
+    @property
+    def latent_means(self) -> np.ndarray:
+        """The constant latents under which y is most likely."""
+        return self._of_latents[0]
 
-def scales_of(model: Model, data: Data) -> Scales:
-    """The scales of a data set under a model."""
-    x = data.x
-    ranges = np.ptp(x, axis=0)
-    ranges = np.where(ranges > 0.0, ranges, np.maximum(np.abs(x[0]), 1.0))
-    spacings = np.array([_spacing(column, size) for column, size in zip(x.T, ranges, strict=True)])
-    with np.errstate(all="ignore"):
-        variance = float(np.nanmean(np.nanvar(data.outputs, axis=0))) if np.any(data.observed) else 1.0
-    variance = variance if np.isfinite(variance) and variance > 0.0 else 1.0
-    return Scales(ranges, spacings, variance, *_latent_scales(model.likelihood, data))
+    @property
+    def latent_variances(self) -> np.ndarray:
+        """The variances of latents that would explain that of y."""
+        return self._of_latents[1]
+
+    @functools.cached_property
+    def _of_latents(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both, which take a search of their own: parameters with starts and priors do not need them."""
+        return _latent_scales(self._likelihood, self._data)
 
 
 def _spacing(column: np.ndarray, size: float) -> float:
@@ -91,8 +98,7 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
         if loss(start + shift)[0] < _WALL:
             start = start + shift
             break
-    # Imported here, while a program is compiled: it takes long.
-    import scipy.optimize
+    import scipy.optimize  # which takes long: see `fit.py`
 
     optimum = scipy.optimize.minimize(loss, start, jac=True, method="BFGS")
     mean = optimum.x if np.all(np.isfinite(optimum.x)) and np.isfinite(optimum.fun) else start

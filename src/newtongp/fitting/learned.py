@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..parameters.constraints import Constraint, Covariance, Positive
-from ..parameters.names import Parameter, Path, hyperparameters, look_up, put
+from ..parameters.names import Parameter, Path, hyperparameters, look_up, put_all
 from ..parameters.specifications import Fixed, Free, Tied, _check_density, _inside, _of_its_shape
 from .redundant import Variance, redundant_shift, redundant_variances
 
@@ -39,10 +39,8 @@ def values_of(slots: tuple[Slot, ...], unconstrained: Any) -> list[Any]:
 
 def with_values(slots: tuple[Slot, ...], tree: Any, values: Any) -> Any:
     """A copy of the tree, which has the paths of a model, with these values."""
-    for slot, value in zip(slots, values, strict=True):
-        for path in slot.paths:
-            tree = put(tree, path, value)
-    return tree
+    pairs = [(path, value) for slot, value in zip(slots, values, strict=True) for path in slot.paths]
+    return put_all(tree, [path for path, _ in pairs], [value for _, value in pairs])
 
 
 class Learned(NamedTuple):

@@ -14,7 +14,7 @@ from ..model import Model
 from ..priors.by_name import for_columns
 from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
-from .initial_values import guessed_model, scales_of
+from .initial_values import Scales, guessed_model
 from .space import Space
 
 
@@ -40,7 +40,7 @@ def read_start(
     drawn = _draw(rows, MOST_ROWS, rng)
     # The likelihood of whole rows, with the row parameters of the rows that were drawn.
     bare = drawn._replace(data=drawn.data._replace(seen=None, weights=None)).likelihood(model.likelihood)
-    scales = scales_of(Model(model.prior, bare), drawn.data)
+    scales = Scales(Model(model.prior, bare), drawn.data)
     guessed: Any = guessed_model(model, scales).prior
     chosen = guessed.inducing_for(sample)
     if prior.inducing is None:

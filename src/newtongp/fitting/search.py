@@ -118,7 +118,7 @@ def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) ->
         total, slope = lowest(scaled)
         return scale * total, scale * slope
 
-    import scipy.optimize  # which takes long: see `initial_values.py`
+    import scipy.optimize  # which takes long: see `fit.py`
 
     evaluator = lowest.evaluator
     with blas_threads_for(evaluator.work if evaluator.matrix is None else evaluator.matrix):

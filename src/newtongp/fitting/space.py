@@ -10,21 +10,18 @@ import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import equinox as eqx
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._runtime.double import in_double
 from ..model import Model
-from ..parameters.constraints import Positive
-from ..parameters.priors import LogNormal, Plausible
+from ..parameters.priors import Plausible
 from ..results.fit_result import FitResult
 from ..results.result import InferenceError, Result
 from ..results.status import ConvergenceWarning, FitWarning, Status
 from ..results.wording import SEARCHES, inference_sentence
 from .initial_values import Scales, guess, plausible, unit_of
-from .learned import Learned, Slot, choose, left_alone, redundant, tied_names, values_of
+from .learned import Learned, Slot, choose, left_alone, redundant, tied_names
+from .penalties import Penalty, values_at
 
 _LARGEST_UNCONSTRAINED = 60.0
 """The largest distance of a logarithm from its start."""
@@ -40,6 +37,9 @@ _UNSEEN = (
 )
 _RATIOS = (0.15, 0.5, 2.0, 6.0)
 """Lengthscales to try before the search, as multiples of the first guess."""
+
+
+_known_slots: dict[tuple[Slot, ...], tuple[Slot, ...]] = {}
 
 
 class Space:
@@ -61,7 +61,9 @@ class Space:
         """Which priors were not given by the user."""
         self.undetermined: list[str] = []
         """Parameters that only a weak prior determines, as far as known."""
-        self.slots: tuple[Slot, ...] = tuple(item.slot for item in learned)
+        slots = tuple(item.slot for item in learned)
+        # Programs are found by the slots they are for: those of earlier fits are compared faster than equal ones.
+        self.slots: tuple[Slot, ...] = _known_slots.setdefault(slots, slots)
         self.size = sum(slot.size for slot in self.slots)
         parts = [np.zeros(item.slot.size) + np.ravel(unit_of(model, scales, item)) for item in learned]
         self.units = np.concatenate(parts) if parts else np.zeros(0)
@@ -101,57 +103,27 @@ class Space:
     @in_double
     def penalty(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
         """Minus the log prior density of the values, and its gradient in the free numbers."""
-        return self._penalty(unconstrained, self.priors)
+        return self._penalty(unconstrained)
 
     @in_double
     def pull(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
         """The part of the penalty that is due to weak priors, and its gradient."""
-        priors = [prior if weak else None for prior, weak in zip(self.priors, self.weak, strict=True)]
-        return self._penalty(unconstrained, priors)
-
-    def _penalty(self, unconstrained: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
-        if not any(prior is not None for prior in priors) or self._is_plausible(unconstrained):
-            return 0.0, np.zeros(self.size)
-        if all(prior is None or isinstance(prior, (Plausible, LogNormal)) for prior in priors):
-            return self._known_penalty(unconstrained, priors)
-        value, slope = _negative_log_prior(jnp.asarray(unconstrained), priors, self.slots)
-        return float(value), np.asarray(slope)
-
-    def _is_plausible(self, unconstrained: np.ndarray) -> bool:
-        """Whether all values are inside of plausible ranges, where the penalty is zero, and no other prior is given."""
-        ranges = self._plausible_ranges
-        return ranges is not None and bool(np.all((ranges[0] < unconstrained) & (unconstrained < ranges[1])))
+        return self._pull(unconstrained)
 
     @functools.cached_property
-    def _plausible_ranges(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """The plausible ranges of all free numbers; None if there are other priors, or other constraints."""
-        ends, begin = (np.full(self.size, -np.inf), np.full(self.size, np.inf)), 0
-        for prior, slot in zip(self.priors, self.slots, strict=True):
-            here = slice(begin, begin + slot.size)
-            begin += slot.size
-            if prior is None:
-                continue
-            if not (isinstance(prior, Plausible) and isinstance(slot.constraint, Positive)):
-                return None
-            for end, value in zip(ends, (prior.lower, prior.upper), strict=True):
-                end[here] = slot.constraint.unconstrain(np.broadcast_to(value, slot.shape))
-        return ends
+    def _penalty(self) -> Penalty:
+        return Penalty(self.priors, self.slots)
 
-    def _known_penalty(self, unconstrained: np.ndarray, priors: list[Any]) -> tuple[float, np.ndarray]:
-        """The same for priors with known slopes, with nothing to compile."""
-        total, gradient = 0.0, np.zeros(self.size)
-        values, slopes = values_at(self.slots, unconstrained), slopes_of(self.slots, unconstrained)
-        for prior, value, slope in zip(priors, values, slopes, strict=True):
-            if prior is not None:
-                density, derivative = prior.with_slope(value)
-                total -= float(np.sum(density))
-                gradient -= np.ravel(derivative) @ slope
-        return total, gradient
+    @functools.cached_property
+    def _pull(self) -> Penalty:
+        priors = [prior if weak else None for prior, weak in zip(self.priors, self.weak, strict=True)]
+        return Penalty(priors, self.slots)
 
     def release(self, chosen: np.ndarray) -> "Space":
         """The same space without weak priors on these free numbers, and with narrower bounds for them."""
         other = copy.copy(self)
-        vars(other).pop("_plausible_ranges", None)
+        for name in ("_penalty", "_pull"):  # of other priors
+            vars(other).pop(name, None)
         other.margins = np.where(chosen, np.minimum(self.margins, _RELEASED), self.margins)
         parts = np.split(chosen, np.cumsum([slot.size for slot in self.slots])[:-1])
         others = zip(self.priors, self.weak, parts, self.slots, strict=True)
@@ -258,36 +230,6 @@ def _opened(prior: Plausible, chosen: np.ndarray) -> Plausible | None:
     if np.all(chosen):
         return None
     return Plausible(np.where(chosen, 1e-280, prior.lower), np.where(chosen, 1e280, prior.upper))
-
-
-def values_at(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> list[np.ndarray]:
-    """The value of every slot."""
-    with np.errstate(over="ignore"):
-        return [np.asarray(value) for value in values_of(slots, np.asarray(unconstrained))]
-
-
-_STEP = 1e-30
-
-
-def slopes_of(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> list[np.ndarray]:
-    """The derivatives of every slot's value, flattened, in the free numbers.
-
-    They are the imaginary parts of values at a tiny imaginary distance, which have no error of a difference.
-    """
-    moves = 1j * _STEP * np.eye(unconstrained.shape[0])
-    with np.errstate(over="ignore", invalid="ignore"):
-        columns = [values_of(slots, unconstrained + move) for move in moves]
-    return [
-        np.stack([np.ravel(value.imag) / _STEP for value in values], axis=1) for values in zip(*columns, strict=True)
-    ]
-
-
-@eqx.filter_jit
-@jax.value_and_grad
-def _negative_log_prior(unconstrained, priors: list[Any], slots: tuple[Slot, ...]):
-    values = values_of(slots, unconstrained)
-    terms = [jnp.sum(prior(value)) for prior, value in zip(priors, values, strict=True) if prior is not None]
-    return -jnp.sum(jnp.stack(terms))
 
 
 def _finite(values: np.ndarray, otherwise: float) -> np.ndarray:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..numerics.linalg import eigen_given
-from .space import Space, slopes_of
+from .penalties import slopes_of
+from .space import Space
 
 _MOST_CURVATURES = 40
 _DIFFERENCE = 1e-3

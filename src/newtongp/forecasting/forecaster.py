@@ -25,8 +25,9 @@ class Forecaster:
     """A model of a series, or of many: a trend, seasons, holidays, regressors and interventions.
 
     - `trend`: "linear" (the default; the slope returns to that of a line), "damped" (it returns to zero), "level" (no
-      slope), "local" (a slope that is a random walk), "smooth" (the same without steps of the level) or None; "auto"
-      averages forecasts over the first four and, for positive y, over the scales of y and log y: see `structures`.
+      slope), "local" (a slope that is a random walk), "smooth" (the same without steps of the level), "cyclic" (swings
+      around a line) or None; "auto" averages forecasts over "linear", "damped" and "cyclic" and, for positive y, over
+      the scales of y and log y: see `structures`.
     - `season`: periods such as "1y", "1w", "1d" or ["1d", "1w"]; numbers, in its units, for a numeric time column;
       "auto" (the default), those that are usual for the step of the series and of which the data have at least two;
       None for no season.
@@ -35,7 +36,7 @@ class Forecaster:
     - `regressors`: names of columns with numbers or labels. Forecasts then need a table with their future values.
     - `intervention`: a mapping from names to times: a start, or a start and an end, or an `Intervention`.
     - `likelihood`: a likelihood or its name; "auto" (the default): negative binomial for counts (whole numbers whose
-      median is below 1000), log-normal for other positive y, and Gaussian otherwise.
+      median is below 1000 and which vary as counts do), log-normal for other positive y, and Gaussian otherwise.
 
     - `pooled`: how hyperparameters of many series depend on each other. None (the default): not at all; "prior": they
       have a prior that is learned from all series, which helps short ones; "all": all series have the same, relative

@@ -1,6 +1,7 @@
 """The rows of one series: times in order, y, and the columns that the model uses."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,10 @@ def calendar_for(rows: Rows, flavour: tuple[str, Any]) -> Calendar:
 
 _FEWEST = 4
 _MANY = 300
-"""The number of times from which a trend is conditioned as a chain, and the patterns of seasons do not change."""
+"""The number of times from which a trend is conditioned as a chain.
+
+Patterns of seasons do not change then, and forecasts are not averaged over trends, which would take long.
+"""
 
 
 def structures_of(specification: Specification, calendar: Calendar, rows: Rows) -> list[Structure]:
@@ -74,29 +78,30 @@ def structures_of(specification: Specification, calendar: Calendar, rows: Rows) 
     varying = {
         kind: tuple(name for name in names if np.unique(columns[name]).size > 1) for kind, names in effects.items()
     }
-    changing = specification.changing and np.unique(rows.times).size < _MANY
+    is_long = np.unique(rows.times).size >= _MANY
+    trends = (specification.trend,) if specification.trend != AUTO else AVERAGED[:1] if is_long else AVERAGED
     return [
         Structure(
             trend,
-            specification.trend == AUTO,
+            len(trends) > 1,
             seasons,
             tuple(harmonics_of(calendar, period) for period in seasons),
             tuple(calendar.rows_per(period) for period in seasons),
-            tuple(changing for _ in seasons),
+            tuple(specification.changing and not is_long for _ in seasons),
             tuple(varying.items()),
             likelihood,
             link_of(likelihood),
         )
-        for likelihood in likelihoods_of(specification, rows.y)
-        for trend in (AVERAGED if specification.trend == AUTO else (specification.trend,))
+        for likelihood in likelihoods_of(specification, rows.y, [calendar.rows_per(period) for period in seasons])
+        for trend in trends
     ]
 
 
-def likelihoods_of(specification: Specification, y: np.ndarray) -> tuple[Likelihood, ...]:
+def likelihoods_of(specification: Specification, y: np.ndarray, periods: Sequence[float]) -> tuple[Likelihood, ...]:
     """The likelihood that was asked for, or those that suit y."""
     if specification.likelihood is not None:
         return (specification.likelihood,)
-    guessed = guess_likelihood(y)
+    guessed = guess_likelihood(y, periods)
     if specification.trend == AUTO and isinstance(guessed, LogNormal):
         return guessed, Gaussian()
     return (guessed,)

@@ -12,7 +12,7 @@ from ..validation.arguments import flag
 from ..validation.text import short
 from .calendar import Period, read_period
 
-TRENDS = ("linear", "damped", "level", "local", "smooth")
+TRENDS = ("linear", "damped", "level", "local", "smooth", "cyclic")
 AUTO = "auto"
 
 

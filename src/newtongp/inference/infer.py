@@ -372,7 +372,10 @@ def _run(setup: Setup, method, step, sites, tol) -> Run:
     # What a double loop does before the loop over steps has no program of another size.
     if isinstance(step, DoubleLoop):
         return Run(setup, method, step, sites, tol)
-    setup, use = in_own_size(setup, (method, step), "infer", lambda own: Run(own, method, step, None, tol).prepare())
+    work = work_of(setup, method)
+    setup, use = in_own_size(
+        setup, (method, step), "infer", work, lambda own: Run(own, method, step, None, tol).prepare()
+    )
     return Run(setup, method, step, sites, tol, use)
 
 

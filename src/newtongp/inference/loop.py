@@ -22,7 +22,6 @@ from ..methods.local_expansion import LocalExpansion
 from ..methods.nodes import numbers_per_row
 from ..methods.rule import Method, RowNumbers, evaluate, propose, residual
 from ..numerics.gaussian import Gaussian, Sites
-from ..numerics.size_classes import fill_rows
 from ..numerics.small import smallest_eigenvalue
 from ..numerics.trees import select
 from ..priors.base import Conditioned
@@ -102,9 +101,7 @@ def work_of(setup: Setup, method: Method) -> float:
     nodes = 0
     if method.target.integrates(setup.bound.likelihood, method.cubature):
         nodes = _DEFAULT_NODES if method.cubature is None else len(method.cubature.rule(latents)[1])
-    prior = setup.model.prior
-    filled = fill_rows(setup.data.x, setup.size)
-    return prior.memory(filled) / 8.0 + _GAIN_AT_NODES * rows * latents * nodes
+    return setup.elements + _GAIN_AT_NODES * rows * latents * nodes
 
 
 def block_of(problem: Problem, method: Method) -> int | None:

@@ -20,6 +20,7 @@ from ..likelihoods.base import Likelihood, map_row_parameters
 from ..likelihoods.weighted import weights_of
 from ..model import Model, weighted_model, without_weights
 from ..numerics.gaussian import Sites
+from ..numerics.size_classes import fill_rows
 from ..priors.base import Layout, Prior, Workspace
 
 
@@ -119,6 +120,11 @@ class Setup:
         return self.data.x.shape[0]
 
     @functools.cached_property
+    def elements(self) -> float:
+        """The approximate number of array elements that the prior processes in a step."""
+        return self.model.prior.memory(fill_rows(self.data.x, self.size)) / 8.0
+
+    @functools.cached_property
     def _layout(self) -> Layout:
         prior, x = self.model.prior, self.data.x
         return prior.layout(x) if self.size == self.rows else prior.layout(x, self.size)
@@ -152,7 +158,7 @@ class Setup:
     def with_model(self, model: Model) -> "Setup":
         """The same data with other hyperparameters."""
         other = self._copy(self.size)
-        other.model, other.order = model, self.order
+        other.model, other.order, other.elements = model, self.order, self.elements
         inputs = model.prior.refresh_inputs(self.bound.inputs)
         other.bound = BoundModel(model.prior, other._likelihood(), inputs, self.bound.y, self.bound.observed)
         return other

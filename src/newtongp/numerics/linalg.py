@@ -1,5 +1,6 @@
 """Dense linear algebra: Cholesky factors, triangular solves, whitening. One of two modules that call LAPACK."""
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -131,10 +132,47 @@ def _column_blocks(size: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise(ends))
 
 
-def times_lower_transposed(matrix: Float[Array, "K M"], factor: Float[Array, "M M"]) -> Float[Array, "K M"]:
-    """ALᵀ, in blocks of rows of a large L without their zeros."""
-    blocks = [matrix[:, :end] @ factor[begin:end, :end].T for begin, end in _column_blocks(factor.shape[0])]
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def times_lower_transposed(
+    matrix: Float[Array, "K S"], factor: Float[Array, "M M"], first: int = 0
+) -> Float[Array, "K M"]:
+    """ALᵀ, in blocks of rows of a large L without their zeros; A has columns for those of L from `first` on."""
+    last, blocks = first + matrix.shape[1], []
+    for begin, end in _column_blocks(factor.shape[0]):
+        stop = min(max(end, first), last)
+        blocks.append(matrix[:, : stop - first] @ factor[begin:end, first:stop].T)
     return jnp.concatenate(blocks, axis=1)
+
+
+@times_lower_transposed.defjvp
+def _times_lower_transposed_jvp(first, primals, tangents):
+    # The derivative of L need not be triangular: see `inverse_root`.
+    (matrix, factor), (moved, change) = primals, tangents
+    products = matrix @ change[:, first : first + matrix.shape[1]].T
+    return times_lower_transposed(matrix, factor, first), times_lower_transposed(moved, factor, first) + products
+
+
+_LARGE_SQUARE = 128
+"""The number of columns from which splitting a product saves time."""
+
+
+@jax.custom_jvp
+def weighted_square(matrix: Float[Array, "N P"], weights: Float[Array, " N"]) -> Float[Array, "P P"]:
+    """AᵀwA; of a large one the block above the diagonal is copied from below."""
+    weighted, size = weights[:, None] * matrix, matrix.shape[1]
+    if size < _LARGE_SQUARE:
+        return matrix.T @ weighted
+    cut = size // 2
+    above, below = matrix[:, :cut].T @ weighted[:, :cut], matrix[:, cut:].T @ weighted
+    return jnp.concatenate([jnp.concatenate([above, below[:, :cut].T], axis=1), below])
+
+
+@weighted_square.defjvp
+def _weighted_square_jvp(primals, tangents):
+    # One product, forwards and backwards, because of the symmetry.
+    (matrix, weights), (moved, change) = primals, tangents
+    half = matrix.T @ (weights[:, None] * moved + (0.5 * change)[:, None] * matrix)
+    return weighted_square(matrix, weights), half + half.T
 
 
 def inverse_lower(factor: Float[Array, "M M"]) -> Float[Array, "M M"]:

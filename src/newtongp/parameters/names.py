@@ -6,7 +6,7 @@ part, and then refers to all parameters that end in it.
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -121,4 +121,11 @@ def look_up(tree: Any, path: Path) -> Any:
 
 def put(tree: Any, path: Path, value: Any) -> Any:
     """The tree with another value at this path."""
-    return eqx.tree_at(lambda whole: look_up(whole, path), tree, value)
+    return put_all(tree, [path], [value])
+
+
+def put_all(tree: Any, paths: Sequence[Path], values: Sequence[Any]) -> Any:
+    """The tree with other values at these paths, which takes no longer than one of them."""
+    if not paths:
+        return tree
+    return eqx.tree_at(lambda whole: [look_up(whole, path) for path in paths], tree, list(values))

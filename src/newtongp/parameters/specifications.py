@@ -11,6 +11,7 @@ from ..validation.arguments import traced
 from ..validation.numbers import parameter
 from .constraints import Constraint
 from .names import Parameter
+from .priors import LogNormal, Plausible
 
 # Specifications --------------------------------------------------------------
 
@@ -73,8 +74,12 @@ class Tied:
 def _check_density(prior: Any, name: str, value: np.ndarray) -> None:
     """Raise ValueError unless a prior, which may be a custom function, returns a log density at this value."""
     what = f"the prior of {name}"
-    with traced(what):
-        density = np.asarray(_density_of(prior, value))
+    if isinstance(prior, (LogNormal, Plausible)):
+        with np.errstate(all="ignore"):  # and without a program, which would take longer than small fits
+            density = np.asarray(prior.with_slope(value)[0])
+    else:
+        with traced(what):
+            density = np.asarray(_density_of(prior, value))
     if density.shape not in ((), value.shape):
         raise ValueError(
             f"{what} must return one number, not an array of shape {density.shape}: return the log of a density, "

@@ -272,6 +272,9 @@ def _tables(blocks: Blocks, solved: Solved) -> tuple[tuple[Any, ...], tuple[Any,
     """What every row of H makes of the weights of all blocks, and of the eliminated groups: (L, Q, A) each."""
     rest = []
     for block, part in zip(blocks.rest, offsets(blocks.rest), strict=True):
+        if block.root is not None and block.shape[1] == 1:
+            rest.append(linalg.times_lower_transposed(block.root, solved.half, part.start)[:, None])
+            continue
         table = jnp.moveaxis(solved.half[:, part].reshape(-1, *block.shape), 0, 2)
         rest.append(table if block.root is None else jnp.einsum("lr,rqa->lqa", block.root, table))
     return tuple(rest), tuple(-_times_half(own.response, solved.half) for own in solved.own)

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from ..numerics import linalg
 from ..terms.base import Weights
 
 
@@ -169,12 +170,26 @@ def f_of(blocks: Blocks, weights: Float[Array, " P"], own: tuple[Float[Array, "_
 
 def _pair(one: Block, two: Block, weights: Float[Array, " N"]) -> Float[Array, "A B"]:
     """Φ_aᵀ diag(w) Φ_b."""
+    if one.codes is not None and one.over == two.over and one.root is not None and two.root is not None:
+        return _pair_in_levels(one, two, one.root, two.root, weights)
     sums = _pair_by_level(one, two, weights)
     if one.root is not None:
         sums = jnp.einsum("lr,lqms->rqms", one.root, sums)
     if two.root is not None:
         sums = jnp.einsum("mt,lqms->lqts", two.root, sums)
     return sums.reshape(one.size, two.size)
+
+
+def _pair_in_levels(one: Block, two: Block, root: Any, other: Any, weights: Float[Array, " N"]) -> Float[Array, "A B"]:
+    """The same for two blocks over the same levels, with roots: before them, levels have nothing to do with each other.
+
+    A product of roots with weights between takes half the time of one with a diagonal matrix.
+    """
+    table = _sums_in_levels(one, weights, two.columns)
+    if one is two and table.shape[1] == 1:
+        return linalg.weighted_square(root, table[:, 0, 0])
+    right = table[:, :, :, None] * other[:, None, None, :]
+    return jnp.einsum("lr,lqst->rqts", root, right).reshape(one.size, two.size)
 
 
 _WIDE = 16
@@ -197,12 +212,7 @@ def _pair_by_level(one: Block, two: Block, weights: Float[Array, " N"]) -> Float
         keys, size = one.codes, count
     else:
         keys, size = one.codes * other + two.codes, count * other
-    sums = [
-        jax.ops.segment_sum(weights * one.columns[:, q] * two.columns[:, s], keys, size)
-        for q in range(width)
-        for s in range(breadth)
-    ]
-    table = jnp.stack(sums, axis=1).reshape(size, width, breadth)
+    table = _sums_by(keys, size, one.columns, weights, two.columns)
     if two.codes is None:
         return table[:, :, None, :]
     if one.over == two.over:
@@ -233,13 +243,16 @@ def level_sums(group: tuple[Block, ...], other: tuple[Block, ...], precision: Fl
 
 def _sums_in_levels(block: Block, weights: Float[Array, " N"], columns: Float[Array, "N S"]) -> Float[Array, "L Q S"]:
     assert block.codes is not None
-    width, breadth = block.columns.shape[1], columns.shape[1]
+    return _sums_by(block.codes, block.levels, block.columns, weights, columns)
+
+
+def _sums_by(keys: Any, count: int, one: Any, weights: Float[Array, " N"], two: Any) -> Float[Array, "L Q S"]:
+    """The sums of weighted products of columns, over the rows of every key."""
+    width, breadth = one.shape[1], two.shape[1]
     sums = [
-        jax.ops.segment_sum(weights * block.columns[:, q] * columns[:, s], block.codes, block.levels)
-        for q in range(width)
-        for s in range(breadth)
+        jax.ops.segment_sum(weights * one[:, q] * two[:, s], keys, count) for q in range(width) for s in range(breadth)
     ]
-    return jnp.stack(sums, axis=1).reshape(block.levels, width, breadth)
+    return jnp.stack(sums, axis=1).reshape(count, width, breadth)
 
 
 def couplings(group: tuple[Block, ...], rest: tuple[Block, ...], precision: Float[Array, "N D D"]) -> Any:

@@ -180,7 +180,7 @@ def gram(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> F
     """ΨᵀΛΨ of one block of rows, one latent after the other."""
     latents = precision.shape[1]
     if latents == 1:
-        return _weighted_square(features[0], precision[:, 0, 0])
+        return linalg.weighted_square(features[0], precision[:, 0, 0])
     above = np.triu_indices(latents)
 
     # Pairs of latents one after the other: a batched product would copy the features of every pair.
@@ -201,16 +201,6 @@ def gram(features: Float[Array, "F N P"], precision: Float[Array, "N D D"]) -> F
 _LARGE = 128
 """The number of columns from which splitting a product saves time."""
 _STRIP = 64
-
-
-def _weighted_square(matrix: Float[Array, "N P"], weights: Float[Array, " N"]) -> Float[Array, "P P"]:
-    """AᵀwA; for large matrices, the block above the diagonal is copied from below."""
-    weighted, size = weights[:, None] * matrix, matrix.shape[1]
-    if size < _LARGE:
-        return matrix.T @ weighted
-    cut = size // 2
-    above, below = matrix[:, :cut].T @ weighted[:, :cut], matrix[:, cut:].T @ weighted
-    return jnp.concatenate([jnp.concatenate([above, below[:, :cut].T], axis=1), below])
 
 
 def covariances(
@@ -310,7 +300,7 @@ def _factorise_twice(features: Float[Array, "F N P"], precision: Float[Array, "N
 
     def scaled_gram(features, roots, signs):
         rows = jnp.einsum("ndk,dna->nka", roots, _projected(features, half))
-        return _weighted_square(rows.reshape(signs.size, -1), signs.reshape(-1))
+        return linalg.weighted_square(rows.reshape(signs.size, -1), signs.reshape(-1))
 
     scaled = inverse @ inverse.T + sum_over_rows(scaled_gram, features, positive + negative, signs)
     second = linalg.cholesky(small.symmetrise(scaled))
