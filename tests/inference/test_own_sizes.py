@@ -21,6 +21,7 @@ def sizes(monkeypatch):
     """The sizes in which inference runs, which are those of their own as soon as possible."""
     monkeypatch.delenv("NEWTONGP_EFFORT", raising=False)
     monkeypatch.setattr(own_sizes, "_PATIENCE", 0.0)
+    monkeypatch.setattr(own_sizes, "is_quick", lambda work: True)
     monkeypatch.setattr(own_sizes, "_programs", {})
     used = []
     right = own_sizes.in_own_size
