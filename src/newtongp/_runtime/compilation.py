@@ -118,7 +118,7 @@ def _effort(size: int, work: float | None, full: bool, saves: bool) -> Effort:
 
 def is_quick(work: float) -> bool:
     """Whether a program that iterates, with this work per step, is compiled with low effort at first."""
-    return _effort(0, work, False, kept.are_kept()) == "low"
+    return _effort(0, work, False, saved_programs.are_saved()) == "low"
 
 
 def at_once() -> contextlib.AbstractContextManager[Any]:
