@@ -222,7 +222,6 @@ def marks(name):
         "A1_gpflow_vgp_1d_exponential_m52",
         "A1_gpflow_vgp_1d_poisson_m32",
         "A1_gpflow_vgp_1d_poisson_m52",
-        "A1_gpflow_vgp_1d_bernoulli_logit_m52",
         "A1_gpflow_vgp_1d_studentt_m52",
         "A1_gpflow_vgp_2d_bernoulli_logit_rbf",
         "A1_gpflow_vgp_2d_poisson_rbf",

@@ -23,6 +23,7 @@ def python_blocks(text):
 PAGES = [
     "README.md",
     "docs/tutorial.md",
+    "docs/tables.md",
     "docs/fitting.md",
     "docs/forecasting.md",
     "docs/sparse.md",
@@ -31,7 +32,6 @@ PAGES = [
     "docs/extending.md",
 ]
 MORE_PAGES = [
-    "docs/tables.md",
     "docs/index.md",
     "docs/choosing.md",
     "docs/coming_from.md",
