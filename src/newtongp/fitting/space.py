@@ -40,6 +40,7 @@ _RATIOS = (0.15, 0.5, 2.0, 6.0)
 
 
 _known_slots: dict[tuple[Slot, ...], tuple[Slot, ...]] = {}
+"""The slots of earlier fits, a few per model."""
 
 
 class Space:
