@@ -6,7 +6,7 @@ from scipy import special
 from ..numerics.small import LOG_2PI
 from .adaptive import graded, integrate, locate
 from .rows import BLOCK, Rows
-from .tensor import SPACINGS, trapezoid
+from .tensor import SPACINGS, halved_trapezoids, trapezoid
 
 _RELATIVE = 1e-9
 """The allowed error of a panel for one latent."""
@@ -35,14 +35,31 @@ def log_densities(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if closed is not None:
         return closed, np.zeros(rows.count)
     with np.errstate(all="ignore"):
-        if rows.nodal == 1:
-            return _nested(rows, y, every, np.zeros((0, rows.count)))
-        value, error = _by_products(rows, y)
-        for harder in (_half_nested, lambda rows, y, row: _nested(rows, y, row, np.zeros((0, row.size)))):
+        value, error = _by_halving(rows, y) if rows.nodal == 1 else _by_products(rows, y)
+        for harder in (_adaptively,) if rows.nodal == 1 else (_half_nested, _adaptively):
             rough = np.flatnonzero(np.isinf(error))
             if rough.size:
                 value[rough], error[rough] = harder(rows, y, rough)
         return value, error
+
+
+def _by_halving(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Halve the spacing of a trapezoidal rule for one latent; the error is infinite where the last two do not agree."""
+    value, error = np.full(rows.count, -np.inf), np.full(rows.count, np.inf)
+    open_ = np.arange(rows.count)
+    for number, (nodes, weights) in enumerate(halved_trapezoids()):
+        row = np.repeat(open_, weights.size)
+        terms = rows.log_density(row, y[row], np.tile(nodes, (1, open_.size))).reshape(open_.size, -1) + np.log(weights)
+        sums = np.logaddexp(value[open_] - np.log(2.0), special.logsumexp(terms, axis=1))
+        change = np.abs(np.expm1(value[open_] - sums))
+        agree = change <= _RELATIVE
+        value[open_], error[open_[agree]] = sums, change[agree]
+        open_ = open_[~agree]
+        if number == 0:  # mass beyond the nodes shows at their boundary
+            open_ = open_[np.maximum(terms[:, 0], terms[:, -1]) < np.max(terms, axis=1) - _FALL]
+        if open_.size == 0:
+            break
+    return value, error
 
 
 def _by_products(rows: Rows, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,6 +101,10 @@ def _half_nested(rows: Rows, y: np.ndarray, row: np.ndarray) -> tuple[np.ndarray
     agree = (change <= _AGREEMENT) & inside
     shares = np.exp(terms - sums[:, None])
     return sums, np.where(agree, change + np.sum(shares * error.reshape(row.size, -1), axis=1), np.inf)
+
+
+def _adaptively(rows: Rows, y: np.ndarray, row: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return _nested(rows, y, row, np.zeros((0, row.size)))
 
 
 def _nested(

@@ -9,7 +9,7 @@ from ..likelihoods import host
 from ..numerics.cubature import QuasiRandom
 from .adaptive import graded, integrate, locate
 from .rows import Rows
-from .tensor import SPACINGS, trapezoid
+from .tensor import SPACINGS, halved_trapezoids, trapezoid
 
 ACCURACY = 1e-6
 """The error in probability above which a warning is given."""
@@ -56,15 +56,30 @@ def _distribution(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
         return np.broadcast_to(closed, points.y.shape), np.zeros(points.y.shape)
     if rows.nodal > 2:
         return _by_points(rows, points)
-    if rows.nodal == 1:
-        value, error = _nested(rows, points, np.zeros((0, points.y.size)))
-    else:
-        value, error = _by_products(rows, points)
-        for harder in (_half_nested, lambda rows, points: _nested(rows, points, np.zeros((0, points.y.size)))):
-            rough = np.flatnonzero(np.isinf(error))
-            if rough.size:
-                value[rough], error[rough] = harder(rows, points.take(rough))
+    value, error = _by_halving(rows, points) if rows.nodal == 1 else _by_products(rows, points)
+    for harder in (_adaptively,) if rows.nodal == 1 else (_half_nested, _adaptively):
+        rough = np.flatnonzero(np.isinf(error))
+        if rough.size:
+            value[rough], error[rough] = harder(rows, points.take(rough))
     return np.clip(value, 0.0, 1.0), error
+
+
+def _by_halving(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
+    """Halve the spacing of a trapezoidal rule for one latent; the error is infinite where the last two do not agree."""
+    value, error = np.zeros(points.y.shape), np.full(points.y.shape, np.inf)
+    open_ = np.arange(points.y.size)
+    for nodes, weights in halved_trapezoids():
+        index = np.repeat(open_, weights.size)
+        new = rows.distribution(*points.take(index), np.tile(nodes, (1, open_.size))).reshape(open_.size, -1) @ weights
+        sums = 0.5 * value[open_] + new
+        change = np.abs(sums - value[open_])
+        # NaN does not need a finer rule.
+        agree = ~(change > _RELATIVE * np.minimum(sums, 1.0 - sums) + _ABSOLUTE)
+        value[open_], error[open_[agree]] = sums, change[agree]
+        open_ = open_[~agree]
+        if open_.size == 0:
+            break
+    return value, error
 
 
 def _by_products(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
@@ -97,6 +112,10 @@ def _half_nested(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
     change = np.abs(sums[1] - sums[0])
     agree = change <= _AGREEMENT * np.minimum(sums[1], 1.0 - sums[1]) + _INNER
     return sums[1], np.where(agree, change + errors[1], np.inf)
+
+
+def _adaptively(rows: Rows, points: Points) -> tuple[np.ndarray, np.ndarray]:
+    return _nested(rows, points, np.zeros((0, points.y.size)))
 
 
 def _nested(rows: Rows, points: Points, outer: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
