@@ -1,8 +1,8 @@
 """`fit`: hyperparameters that minimise the energy at the fixed point of inference.
 
 One evaluation (`evaluator.py`) runs inference to convergence from the last sites, and computes the gradient of its
-energy (`objective.py`; `conjugate.py` with Gaussian noise, where nothing iterates). SciPy's L-BFGS-B (`search.py`)
-minimises it over unconstrained numbers (`space.py`), starting from guesses that are made from the data.
+energy (`objective.py`; `conjugate.py` with Gaussian noise, where nothing iterates). L-BFGS (`search.py`,
+`descent.py`) minimises it over unconstrained numbers (`space.py`), starting from guesses that are made from the data.
 """
 
 import contextlib
@@ -142,8 +142,6 @@ def fit(
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
     if checkpoint is None:  # whose record may need no evaluation
         start_compiling(setup, parameters, method, step, int(inference_steps))
-    import scipy.optimize  # noqa: F401  while a program is compiled: it takes long
-
     space = Space(setup.model, Scales(setup.model, setup.data), parameters, bool(weak_priors))
     record_file = None
     if checkpoint is not None:

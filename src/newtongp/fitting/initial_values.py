@@ -24,6 +24,7 @@ from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
+from .descent import descend
 from .learned import Learned, choose, with_values
 
 _SHARE = 0.2
@@ -66,6 +67,8 @@ def _spacing(column: np.ndarray, size: float) -> float:
 
 _MOST_ROWS = 2000
 _WALL = 1e100
+_MOST_STEPS, _SLOPE = 200, 1e-5
+"""Of the search for constant latents."""
 _SHIFTS = [0.0, *(sign * 2.0**power for power in range(-2, 20) for sign in (1.0, -1.0))]
 """Shifts of a start at which the density is zero."""
 
@@ -98,10 +101,7 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
         if loss(start + shift)[0] < _WALL:
             start = start + shift
             break
-    import scipy.optimize  # which takes long: see `fit.py`
-
-    optimum = scipy.optimize.minimize(loss, start, jac=True, method="BFGS")
-    mean = optimum.x if np.all(np.isfinite(optimum.x)) and np.isfinite(optimum.fun) else start
+    mean = descend(loss, start, max_steps=_MOST_STEPS, smallest_slope=_SLOPE, smallest_decrease=1e-12).x
     return mean, _latent_variances(likelihood, mean, data.y[selected])
 
 

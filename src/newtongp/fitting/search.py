@@ -1,4 +1,4 @@
-"""The search for the lowest energy: SciPy's L-BFGS-B from several starts, and the release of weak priors."""
+"""The search for the lowest energy: L-BFGS from several starts, and the release of weak priors."""
 
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ import numpy as np
 from .._runtime.compilation import blas_threads_for
 from ..results.status import Status
 from ..validation.arguments import as_key
+from .descent import descend
 from .evaluator import Evaluator
 from .standard_errors import Spread, curvature
 
@@ -23,7 +24,7 @@ class Search(NamedTuple):
 
 
 def search(evaluator: Evaluator, start: np.ndarray, max_steps: int, tol: float, trace: list[float]) -> Search:
-    """L-BFGS-B from one start, repeated from its end point while that is not an optimum and the energy falls."""
+    """L-BFGS from one start, repeated from its end point while that is not an optimum and the energy falls."""
     if max_steps == 0:
         return Search(evaluator.at(start)[0], start, Status.MAX_STEPS, 0)
     lowest, iterations, status = _Lowest(evaluator, start), 0, Status.NON_FINITE
@@ -43,8 +44,6 @@ def search(evaluator: Evaluator, start: np.ndarray, max_steps: int, tol: float, 
 _ROUNDS = 5
 _DECREASE = 1e-12
 """The smallest relative decrease of the energy with which a descent continues."""
-_CORRECTIONS = 50
-"""The number of steps that the approximate curvature is made from: with fewer, flat valleys take twice as many."""
 _IDLE, _SAME = 4, 1e-10
 """A descent ends after this many evaluations in a row that differ from the lowest energy by less than this, relatively.
 
@@ -69,8 +68,7 @@ class _Lowest:
 
     def __call__(self, scaled: np.ndarray) -> tuple[float, np.ndarray]:
         """The energy and its slope; a wall that stops a line search where the energy is far too high or not finite."""
-        # A line search among energies that differ by rounding alone would take dozens of evaluations.
-        if np.array_equal(scaled, self.scaled) or self.idle >= _IDLE:
+        if np.array_equal(scaled, self.scaled):
             return self.total, self.slope
         unconstrained = scaled * self.units
         total, slope = self.evaluator(unconstrained)
@@ -105,47 +103,29 @@ class _Lowest:
 
 
 def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) -> tuple[Status, int]:
-    """L-BFGS-B from the lowest point; returns how it ended and the number of iterations.
-
-    With bounds, the first step that SciPy tries is the whole gradient, however long. Energies and tolerances are
-    therefore divided by the length of the first gradient, if it exceeds 1, so that this step has length 1 at most.
-    """
-    scale = 1.0 / max(1.0, float(np.sqrt(np.sum(lowest.open_slope**2))))
-    size = max(1.0, abs(lowest.total))
+    """L-BFGS from the lowest point; returns how it ended and the number of iterations."""
     lowest.idle = 0
-
-    def measured(scaled: np.ndarray) -> tuple[float, np.ndarray]:
-        total, slope = lowest(scaled)
-        return scale * total, scale * slope
-
-    import scipy.optimize  # which takes long: see `fit.py`
-
     evaluator = lowest.evaluator
     with blas_threads_for(evaluator.work if evaluator.matrix is None else evaluator.matrix):
-        optimum = scipy.optimize.minimize(
-            measured,
+        descent = descend(
+            lowest,
             lowest.scaled,
-            jac=True,
-            method="L-BFGS-B",
-            bounds=list(zip(lowest.low.tolist(), lowest.high.tolist(), strict=True)),
-            callback=lambda _: trace.append(lowest.total),
-            options={
-                "maxiter": max_steps,
-                "maxfun": 20 * max_steps + 20,
-                "ftol": _DECREASE * size * scale / max(1.0, size * scale),
-                "gtol": tol * scale,
-                "maxls": 30,
-                "maxcor": _CORRECTIONS,
-            },
+            (lowest.low, lowest.high),
+            max_steps=max_steps,
+            smallest_slope=tol,
+            smallest_decrease=_DECREASE,
+            report=lambda: trace.append(lowest.total),
+            # A line search among energies that differ by rounding alone would take dozens of evaluations.
+            stop=lambda: lowest.idle >= _IDLE,
         )
-    # SciPy also reports success if a step has changed nothing, for whatever reason. The slope must be small as well, or
-    # the curvature along the last steps must show that nothing is left to gain.
+    # A step may have changed nothing for whatever reason. The slope must be small as well, or the curvature along the
+    # last steps must show that nothing is left to gain.
     slope, steepest, allowed = lowest.open_slope, lowest.steepest, 1e2 * tol
-    if optimum.status == 1:
-        return Status.CONVERGED if steepest < tol else Status.MAX_STEPS, int(optimum.nit)
-    gain = scale * float(slope @ optimum.hess_inv(slope)) if optimum.hess_inv.n_corrs > 0 else np.inf
+    if descent.ended == "steps":
+        return Status.CONVERGED if steepest < tol else Status.MAX_STEPS, descent.iterations
+    gain = float(slope @ descent.curvature.apply(slope)) if len(descent.curvature) else np.inf
     ended = steepest < allowed or 0.0 <= gain < allowed**2
-    return Status.CONVERGED if ended else Status.STEP_TOO_SMALL, int(optimum.nit)
+    return Status.CONVERGED if ended else Status.STEP_TOO_SMALL, descent.iterations
 
 
 def lowest_of(searches: list[Search]) -> Search:
