@@ -492,11 +492,11 @@ def test_an_interrupt_keeps_the_best_so_far(monkeypatch):
     x, y = data()
     before, evaluations = whole.Evaluator._evaluate, []
 
-    def interrupted(self, unconstrained):
+    def interrupted(self, unconstrained, *rest):
         evaluations.append(unconstrained)
         if len(evaluations) == 10:
             raise KeyboardInterrupt
-        return before(self, unconstrained)
+        return before(self, unconstrained, *rest)
 
     monkeypatch.setattr(whole.Evaluator, "_evaluate", interrupted)
     with pytest.warns(ng.ConvergenceWarning, match="interrupted"):
@@ -528,8 +528,28 @@ def test_an_interrupt_keeps_what_an_unfinished_search_has_found(monkeypatch):
     assert result.energy + result.penalty < found[0].total - 0.1
 
 
+def test_an_interrupt_among_the_starts_keeps_the_best_of_them(monkeypatch):
+    """Energies of starts are rough: the result is that of inference all the same."""
+    x, y = data()
+    before, evaluations = whole.Evaluator._evaluate, []
+
+    def interrupted(self, unconstrained, *rest):
+        evaluations.append(before(self, unconstrained, *rest))
+        if len(evaluations) == 3:
+            raise KeyboardInterrupt
+        return evaluations[-1]
+
+    monkeypatch.setattr(whole.Evaluator, "_evaluate", interrupted)
+    result = fit(ng.Model(ng.GP(ng.kernels.RBF()), L.Poisson()), x, y, throw=False)
+    assert result.status is ng.Status.INTERRUPTED
+    again = ng.infer(result.model, x, y)
+    np.testing.assert_allclose(result.energy, again.energy, rtol=1e-9)
+    lowest = min(entry.energy for entry in evaluations[:2])
+    assert abs(result.energy - lowest) < 0.1
+
+
 def test_an_interrupt_before_anything_is_known_is_one(monkeypatch):
-    def interrupted(self, unconstrained):
+    def interrupted(self, unconstrained, *rest):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(whole.Evaluator, "_evaluate", interrupted)

@@ -6,7 +6,7 @@ record, which takes no computation until the record ends.
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import jax
@@ -24,11 +24,14 @@ from ..numerics.gaussian import Sites
 from ..results.status import Status
 from . import objective
 from .checkpoint import Checkpoint, fingerprint
+from .known_sites import KnownSites
 from .learned import choose, with_values
 from .space import Space
 
 INNER_TOLERANCE = 1e-7
-"""The tolerance of inference in every evaluation."""
+"""The tolerance of inference in every evaluation with a gradient."""
+_ROUGH_TOLERANCE = 1e-2
+"""The same without: energies are then exact to some hundredths, since their errors are of second order."""
 _started: set[Any] = set()
 """Models and sizes for which compilations were started."""
 
@@ -50,7 +53,7 @@ def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, m
     sites = Sites.constant(setup.bound.observed.shape[0], setup.model.prior.num_latents, 0.01)
     unconstrained = np.zeros(sum(slot.size for slot in slots))
     problem = slots, setup.bound, unconstrained, method, step
-    objective.evaluate.start(*problem, sites, -1.0, max_steps, INNER_TOLERANCE, work=work_of(setup, method))
+    objective.evaluate.start(*problem, sites, -1.0, max_steps, INNER_TOLERANCE, True, work=work_of(setup, method))
     setup.start_compiling()
 
 
@@ -60,8 +63,14 @@ class Entry(NamedTuple):
     unconstrained: np.ndarray
     energy: float
     gradient: np.ndarray
+    """NaN if it was not computed."""
     status: int
     steps: int
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether the energy is approximate, and without a gradient."""
+        return bool(np.any(np.isnan(self.gradient)))
 
 
 class Evaluator:
@@ -90,7 +99,12 @@ class Evaluator:
         if starts_from_sweep(method, setup.bound.likelihood):
             self.sites = swept_sites(setup)
         self.precisions = (-1.0, initial, *(precision for precision in START_PRECISIONS if precision > initial))
+        self.known = KnownSites(space.units)
+        self.works = False
+        """Whether inference has worked in any evaluation."""
         self.best: tuple[float, np.ndarray, Any] | None = None
+        self.candidate: tuple[float, np.ndarray, Any] | None = None
+        """The best rough evaluation."""
         self.last: Any = None
         """The report of the last evaluation; None if that was read from the record of an earlier run."""
         self.best_report: Any = None
@@ -105,21 +119,45 @@ class Evaluator:
         """The energy minus the log prior density, and its gradient; infinite where inference fails."""
         entry = self._next(np.array(unconstrained, dtype=float))
         penalty, slope = self.space.penalty(unconstrained)
+        return self._note(entry, penalty), entry.gradient + slope
+
+    def _note(self, entry: Entry, penalty: float) -> float:
+        """The energy minus the log prior density; keeps the best evaluation, and reports."""
         total = entry.energy + penalty
-        if np.isfinite(total) and (self.best is None or total < self.best[0]):
+        if entry.is_rough:
+            if total < (np.inf if self.candidate is None else self.candidate[0]):
+                self.candidate = total, entry.unconstrained, self.sites
+        elif np.isfinite(total) and (self.best is None or total < self.best[0]):
             self.best, self.best_report = (total, entry.unconstrained, self.sites), self.last
-        self.report_progress(len(self.record), total if self.best is None else self.best[0])
-        return total, entry.gradient + slope
+        lowest = self.candidate if self.best is None else self.best
+        self.report_progress(len(self.record), total if lowest is None else lowest[0])
+        return total
 
     def at(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
         """As `__call__`, from the record if it contains this point."""
         for entry in reversed(self.record):
-            if np.array_equal(entry.unconstrained, unconstrained):
+            if np.array_equal(entry.unconstrained, unconstrained) and not entry.is_rough:
                 penalty, slope = self.space.penalty(unconstrained)
                 return entry.energy + penalty, entry.gradient + slope
         return self(unconstrained)
 
-    def _next(self, unconstrained: np.ndarray) -> Entry:
+    def lowest_of(self, points: Iterable[np.ndarray]) -> np.ndarray | None:
+        """The point with the lowest energy minus log prior density, by rough energies; None if inference always fails.
+
+        Evaluations go on from the sites that were found there.
+        """
+        lowest, found, sites = np.inf, None, self.sites
+        for unconstrained in points:
+            if any(np.array_equal(entry.unconstrained, unconstrained) for entry in self.record):
+                continue
+            entry = self._next(np.array(unconstrained, dtype=float), rough=True)
+            total = self._note(entry, self.space.penalty(unconstrained)[0])
+            if total < lowest:
+                lowest, found, sites = total, unconstrained, self.sites
+        self.sites = sites
+        return found
+
+    def _next(self, unconstrained: np.ndarray, rough: bool = False) -> Entry:
         number = len(self.record)
         if number < len(self.replay):
             entry = self.replay[number]
@@ -129,7 +167,7 @@ class Evaluator:
             self.record.append(entry)
             self.last = None
             return entry
-        entry = self._evaluate(unconstrained)
+        entry = self._evaluate(unconstrained, rough) if rough else self._evaluate(unconstrained)
         self.record.append(entry)
         if self.record_file is not None:
             self.record_file.write(self.record, self.sites)
@@ -142,35 +180,39 @@ class Evaluator:
         return self.last
 
     @in_double
-    def _evaluate(self, unconstrained: np.ndarray) -> Entry:
+    def _evaluate(self, unconstrained: np.ndarray, rough: bool = False) -> Entry:
+        nothing = np.full_like(unconstrained, np.nan if rough else 0.0)
         if not self._is_definite(unconstrained):
-            return Entry(unconstrained, np.inf, np.zeros_like(unconstrained), Status.IMPROPER_POSTERIOR.value, 0)
-        evaluation = None
+            return Entry(unconstrained, np.inf, nothing, Status.IMPROPER_POSTERIOR.value, 0)
+        evaluation, usable = None, False
         # From the last sites; if that fails, from the prior, or from sites that hold f near the prior mean.
-        precisions = (
-            self.precisions if self.best is not None else (*self._held_at_first(unconstrained), *self.precisions)
-        )
+        precisions = self.precisions if self.works else (*self._held_at_first(unconstrained), *self.precisions)
+        # A run that goes on from a checkpoint knows the last sites alone.
+        first = self.sites if self.record_file is not None else self.known.at(unconstrained, self.sites)
         for precision in precisions:
-            evaluation = self._from(unconstrained, self.sites, precision)
-            if evaluation.usable:
+            evaluation = self._from(unconstrained, first, precision, rough)
+            usable = evaluation.usable
+            if usable:
                 break
         assert evaluation is not None
-        if not evaluation.usable and self.best is None:
+        if not usable and not self.works:
             # No evaluation has succeeded yet: the density may be zero at the prior mean.
             model = with_values(self.space.slots, self.setup.model, self.space.values_at(unconstrained))
             for sites in inside_support(self.setup.with_model(model).problem):
-                evaluation = self._from(unconstrained, sites, -1.0)
-                if evaluation.usable:
+                evaluation = self._from(unconstrained, sites, -1.0, rough)
+                usable = evaluation.usable
+                if usable:
                     break
         self.last = evaluation.report
         status, steps = int(evaluation.report.status), int(evaluation.report.steps)
-        if not evaluation.usable:
-            self.undefined |= ~np.isfinite(np.asarray(evaluation.gradient)) & np.isfinite(
-                float(evaluation.report.energy)
-            )
-            return Entry(unconstrained, np.inf, np.zeros_like(unconstrained), status, steps)
-        self.sites = evaluation.report.sites
-        return Entry(unconstrained, float(evaluation.report.energy), np.asarray(evaluation.gradient), status, steps)
+        if not usable:
+            self.undefined |= ~np.isfinite(evaluation.gradient) & np.isfinite(float(evaluation.report.energy))
+            return Entry(unconstrained, np.inf, nothing, status, steps)
+        self.sites, self.works = evaluation.report.sites, True
+        if not rough:
+            self.known.add(unconstrained, self.sites)
+        gradient = nothing if rough and not evaluation.is_conjugate else evaluation.gradient
+        return Entry(unconstrained, float(evaluation.report.energy), gradient, status, steps)
 
     def _held_at_first(self, unconstrained: np.ndarray) -> list[float]:
         """The precision of sites that hold f, if their energy is far lower than that of the first sites.
@@ -190,27 +232,29 @@ class Evaluator:
 
     def _energy_at_start(self, unconstrained: np.ndarray, precision: float) -> float:
         """The energy before the first step; infinite if it is not a number."""
-        *arguments, _, tol = self._arguments(unconstrained, self.sites, precision)
-        report = to_host(objective.evaluate(*arguments, 0, tol, work=self.work, matrix=self.matrix, again=False)).report
+        arguments = self._arguments(unconstrained, self.sites, precision, 0, rough=True)
+        report = to_host(objective.evaluate(*arguments, work=self.work, matrix=self.matrix, again=False)).report
         return float(report.energy) if np.isfinite(report.energy) else np.inf
 
-    def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> objective.Evaluation:
+    def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float, rough: bool) -> objective.Evaluation:
         """Inference from these sites, or from sites of this precision at the prior mean."""
         started = time.perf_counter()
-        arguments = self._arguments(unconstrained, sites, precision)
+        arguments = self._arguments(unconstrained, sites, precision, self.max_steps, rough)
         again = self.use is None or not self.use.is_last
         evaluation = to_host(objective.evaluate(*arguments, work=self.work, matrix=self.matrix, again=again))
         if self.use is not None:
             self.use.note(time.perf_counter() - started)
         return evaluation
 
-    def _arguments(self, unconstrained: np.ndarray, sites: Sites, precision: float) -> tuple:
+    def _arguments(
+        self, unconstrained: np.ndarray, sites: Sites, precision: float, until: int, rough: bool = False
+    ) -> tuple:
         problem = self.space.slots, self.setup.bound, unconstrained, self.method, self.step
-        return *problem, sites, precision, self.max_steps, INNER_TOLERANCE
+        return *problem, sites, precision, until, _ROUGH_TOLERANCE if rough else INNER_TOLERANCE, not rough
 
     def prepare(self) -> tiers.Use | None:
         """Start compiling evaluations in the background."""
-        return objective.evaluate.prepare(*self._arguments(self.space.middle, self.sites, -1.0))
+        return objective.evaluate.prepare(*self._arguments(self.space.middle, self.sites, -1.0, self.max_steps))
 
     @functools.cached_property
     def _has_own_kernels(self) -> bool:
@@ -248,8 +292,10 @@ class RecordFile:
         sites = Sites(array("linear", "f", *like.linear.shape), array("precision", "f", *like.precision.shape))
         if np.any(np.isnan(energy) | (energy == -np.inf)):
             raise self.file.unusable("energies must be numbers, or infinite where inference broke down")
-        if not all(np.all(np.isfinite(part)) for part in (unconstrained, gradient, sites.linear, sites.precision)):
-            raise self.file.unusable("free, gradient, linear and precision must be finite")
+        if not all(np.all(np.isfinite(part)) for part in (unconstrained, sites.linear, sites.precision)):
+            raise self.file.unusable("free, linear and precision must be finite")
+        if np.any(np.isinf(gradient)):
+            raise self.file.unusable("gradient must be finite, or NaN where it was not computed")
         if not np.all(np.isin(status, list(Status))):
             raise self.file.unusable("status must hold endings of inference")
         rows = zip(unconstrained, energy.tolist(), gradient, status.tolist(), steps.tolist(), strict=True)

@@ -213,9 +213,10 @@ def _with_chosen_inducing(setup: Setup, x: Any, y: Any) -> Setup:
 def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) -> FitResult:
     """Run inference with the learned hyperparameters, and assemble the result."""
     space, setup = evaluator.space, evaluator.setup
-    if evaluator.best is None and interrupted:
+    best = evaluator.candidate if evaluator.best is None else evaluator.best
+    if best is None and interrupted:
         raise KeyboardInterrupt
-    if evaluator.best is None:
+    if best is None:
         check_prior(setup.model.prior, setup.data.x, setup.problem.workspace)
         if np.any(evaluator.undefined):
             names = ", ".join(space.names_of(evaluator.undefined))
@@ -227,7 +228,7 @@ def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) ->
         raise RuntimeError(
             "no hyperparameters were found with which inference works: try infer with fixed ones first, to see why"
         )
-    _, unconstrained, sites = evaluator.best
+    _, unconstrained, sites = best
     if interrupted:
         status = Status.INTERRUPTED
     elif space.size == 0:
@@ -240,7 +241,7 @@ def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) ->
     model = with_values(space.slots, setup.model, space.values_at(unconstrained))
     run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, INNER_TOLERANCE)
     # The best evaluation is not repeated, unless a run before this one made it, or the search ended elsewhere.
-    known = evaluator.best_report if interrupted or np.array_equal(evaluator.best[1], unconstrained) else None
+    known = evaluator.best_report if interrupted or np.array_equal(best[1], unconstrained) else None
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
     spread = None if hessian is None or not np.all(np.isfinite(hessian)) else Spread.of(hessian)
     errors = standard_errors(space, unconstrained, spread)

@@ -67,7 +67,7 @@ def _spacing(column: np.ndarray, size: float) -> float:
 
 _MOST_ROWS = 2000
 _WALL = 1e100
-_MOST_STEPS, _SLOPE = 200, 1e-5
+_MOST_STEPS, _SLOPE = 200, 1e-3
 """Of the search for constant latents."""
 _SHIFTS = [0.0, *(sign * 2.0**power for power in range(-2, 20) for sign in (1.0, -1.0))]
 """Shifts of a start at which the density is zero."""

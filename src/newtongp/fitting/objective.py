@@ -60,12 +60,18 @@ def problem_at(bound: BoundModel, slots: tuple[Slot, ...], unconstrained: Float[
     return BoundModel(prior, likelihood, bound.inputs, bound.y, bound.observed).problem()
 
 
+Slope = tuple[Any, Float[Array, ""]]
+"""A gradient in the numbers of a problem, and the first-order difference of the energy at the fixed point and here."""
+
+
 class Evaluation(eqx.Module):
     """The energy at the fixed point for some hyperparameters, its gradient in the free numbers, and the way there."""
 
     gradient: Float[Array, " K"]
     report: Report
     """What inference found: sites, marginals, the energy, how many steps it took and how it ended."""
+    is_conjugate: bool = eqx.field(static=True, default=False)
+    """Whether nothing iterates: there is always a gradient."""
 
     @property
     def usable(self) -> bool:
@@ -87,8 +93,9 @@ def evaluate(
     precision: Any,
     until: Any,
     tol: Any,
+    slopes: Any = True,
 ) -> Evaluation:
-    """Inference with these hyperparameters, and the gradient of its energy in them.
+    """Inference with these hyperparameters, and the gradient of its energy in them, or zeros without `slopes`.
 
     It starts from these sites, or, if `precision` is not negative, from sites of this precision at the prior mean.
     """
@@ -100,7 +107,7 @@ def evaluate(
         of_numbers = jax.value_and_grad(lambda numbers: exact_energy(eqx.combine(numbers, rest.tree)), has_aux=True)
         (_, report), slope = of_numbers(numbers)
         (gradient,) = pull_back(slope)
-        return Evaluation(gradient, report)
+        return Evaluation(gradient, report, is_conjugate=True)
     held = precision * jnp.eye(sites.linear.shape[1])[None]
     start = Sites(precision * problem.workspace.mean, jnp.broadcast_to(held, sites.precision.shape))
     sites = jax.tree.map(lambda given, new: jnp.where(precision < 0.0, given, new), sites, start)
@@ -108,12 +115,31 @@ def evaluate(
     # Where f is known, every site is at rest, also one that says nothing about how the energy depends on the mean.
     stationary = is_stationary(method, problem.likelihood) and not problem.workspace.is_known
     slope_of = _at_fixed_sites if stationary else _with_sites
-    slope, correction = slope_of(numbers, rest.tree, method, point)
-    (gradient,) = pull_back(slope)
+
+    def gradient_at(sites: Sites) -> Slope:
+        slope, correction = slope_of(numbers, rest.tree, method, eqx.tree_at(lambda point: point.sites, point, sites))
+        return pull_back(slope)[0], correction
+
+    gradient, correction = _if_wanted(slopes, gradient_at, point.sites, unconstrained)
     # It is valid only close to the fixed point, and only if the equations for the weights were solved.
     close = (report.status == Status.CONVERGED.value) & (jnp.abs(correction) <= _CLOSE * (1.0 + jnp.abs(report.energy)))
     correction = jnp.where(close, correction, 0.0)
     return Evaluation(gradient, eqx.tree_at(lambda report: report.energy, report, report.energy + correction))
+
+
+def _if_wanted(wanted: Any, gradient_at: Any, sites: Sites, unconstrained: Float[Array, " K"]) -> Slope:
+    """A gradient and a correction, or zeros.
+
+    It is a loop of one round or none, because a condition around Kalman recursions cannot always be compiled. The sites
+    are part of its state: what does not change in a loop would be computed before it.
+    """
+
+    def body(state):
+        _, sites, _ = state
+        return False, jax.tree.map(jnp.zeros_like, sites), gradient_at(sites)
+
+    nothing = jnp.zeros_like(unconstrained), jnp.zeros(())
+    return jax.lax.while_loop(lambda state: state[0], body, (jnp.asarray(wanted), sites, nothing))[2]
 
 
 class _Rest(eqx.Module):
@@ -145,10 +171,6 @@ def is_stationary(method: Any, likelihood: Likelihood) -> bool:
     # Sums over nodes are exact enough for power EP's fixed points to be stationary points of its energy only where
     # what is summed has no corners: for log-concave likelihoods. Those of VI are made from the sum's own derivative.
     return method.objective == "vfe" or (method.target.name == "power_ep" and method.expects_psd(likelihood))
-
-
-Slope = tuple[Any, Float[Array, ""]]
-"""A gradient in the numbers of a problem, and the first-order difference of the energy at the fixed point and here."""
 
 
 def _at_fixed_sites(numbers, rest, method, point) -> Slope:

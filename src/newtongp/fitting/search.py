@@ -139,9 +139,8 @@ def starts_of(evaluator: Evaluator, restarts: int, key: Any) -> Iterator[np.ndar
     if space.size == 0:
         evaluator(space.middle)
         return
-    for unconstrained in space.starts():
-        evaluator.at(unconstrained)
-    yield space.middle if evaluator.best is None else evaluator.best[1]
+    lowest = evaluator.lowest_of(space.starts())
+    yield space.middle if lowest is None else lowest
     if restarts == 0:
         return
     keys = jax.random.split(as_key(key), restarts)

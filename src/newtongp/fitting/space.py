@@ -177,8 +177,9 @@ class Space:
         self.undetermined = self.names_of(self.pull(unconstrained)[1] != 0.0)
 
     def note_without_influence(self, evaluations: list[tuple[float, np.ndarray]]) -> None:
-        """Add notes on parameters whose slope was zero, up to rounding, in all evaluations."""
-        slopes = [np.abs(slope) / (1.0 + abs(energy)) for energy, slope in evaluations if np.isfinite(energy)]
+        """Add notes on parameters whose slope was zero, up to rounding, wherever it was computed."""
+        known = [(energy, slope) for energy, slope in evaluations if np.isfinite(energy + np.sum(slope))]
+        slopes = [np.abs(slope) / (1.0 + abs(energy)) for energy, slope in known]
         if not slopes or self.size == 0:
             return
         moving = self.names_of(np.max(slopes, axis=0) > _NO_SLOPE)
