@@ -58,7 +58,8 @@ def compiled(
     number of elements of one of them, determines the threads. With `full`, the effort is full unless there is little
     work.
     Without `again`, the program is not compiled a second time. There are two attributes: `start` starts compiling the
-    program that a call with such arguments will use, and `prepare` compiles one for later calls (`Tiers.prepare`).
+    program that a call with such arguments, of which only the shapes matter, will use, and returns the shapes of its
+    value if it did; `prepare` compiles one for later calls (`Tiers.prepare`).
     """
 
     @functools.cache
@@ -92,9 +93,9 @@ def compiled(
                 answer = jitted(effort)(*args)
             return answer if factorised > _ONE_THREAD else wait_for(answer)
 
-    def start(*args: Any, work: float | None = None, full: bool = False) -> None:
+    def start(*args: Any, work: float | None = None, full: bool = False) -> Any:
         if forced_effort() is not None:
-            return
+            return None
         size = sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(tiers.dynamic(args)))
         saves = saved_programs.are_saved()
         effort = _effort(size, work, full, saves)
@@ -103,7 +104,8 @@ def compiled(
             if saves:
                 on_disk.start(args, effort)
             else:
-                tiers.start(args, jitted(effort))
+                return tiers.start(args, jitted(effort))
+        return None
 
     vars(call).update(prepare=lambda *args: tiers.prepare(args), start=start)
     return call

@@ -72,13 +72,18 @@ class Tiers:
         use.replaced = self._prepares = True
         return use
 
-    def start(self, args: tuple, jitted: Any) -> None:
-        """Start compiling `jitted`, the function as wrapped by `jax.jit`, for such arguments; calls wait for it."""
+    def start(self, args: tuple, jitted: Any) -> Any:
+        """Start compiling `jitted`, the function as wrapped by `jax.jit`, for such arguments; calls wait for it.
+
+        Returns the shapes of its value, or None if nothing was started.
+        """
         use = self._use(args, *jax.tree.flatten(self.dynamic(args))) if compile_ahead.FINDS_COMPILED else None
         if use is None or not use.is_new:
-            return
-        use.started = compile_ahead.Compilation(jitted.lower(*args))
+            return None
+        lowered = jitted.lower(*args)
+        use.started = compile_ahead.Compilation(lowered)
         self._prepares = True
+        return lowered.out_info
 
     def prepared(self, args: tuple, leaves: list, structure: Any) -> Callable[[], Any] | None:
         """The function's value as a function, if the program was prepared and is ready; `leaves` as for `run`.

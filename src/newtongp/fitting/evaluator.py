@@ -36,25 +36,25 @@ _started: set[Any] = set()
 """Models and sizes for which compilations were started."""
 
 
-def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, max_steps: int) -> None:
+def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, max_steps: int) -> Any:
     """Start compiling evaluations, which takes as long as everything else that comes before the first of them.
 
-    The other program is the one that prepares the prior for the result.
+    The other program is the one that prepares the prior for the result: the shapes of its value are returned.
     """
     try:
         shapes = setup.size, setup.data.x.shape[1], tuple(specifications or ())
         known = jax.tree.structure((setup.model, method, step)), shapes
         if known in _started:
-            return
+            return None
         _started.add(known)
     except TypeError:  # a static value that cannot be hashed
-        return
+        return None
     slots = tuple(item.slot for item in choose(setup.model, specifications))
     sites = Sites.constant(setup.bound.observed.shape[0], setup.model.prior.num_latents, 0.01)
     unconstrained = np.zeros(sum(slot.size for slot in slots))
     problem = slots, setup.bound, unconstrained, method, step
     objective.evaluate.start(*problem, sites, -1.0, max_steps, INNER_TOLERANCE, True, work=work_of(setup, method))
-    setup.start_compiling()
+    return setup.start_compiling()
 
 
 class Entry(NamedTuple):

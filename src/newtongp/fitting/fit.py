@@ -14,7 +14,7 @@ import numpy as np
 
 from .._runtime.double import in_double
 from ..inference.compatibility import check_choices
-from ..inference.infer import Run
+from ..inference.infer import Run, start_compiling_predictions
 from ..inference.loop import MOST_STEPS, work_of
 from ..inference.own_sizes import in_own_size
 from ..inference.prior_check import check_prior
@@ -140,8 +140,9 @@ def fit(
     with memory.checked(check_memory):
         setup = _set_up(model, x, y)
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
+    workspace = None
     if checkpoint is None:  # whose record may need no evaluation
-        start_compiling(setup, parameters, method, step, int(inference_steps))
+        workspace = start_compiling(setup, parameters, method, step, int(inference_steps))
     space = Space(setup.model, Scales(setup.model, setup.data), parameters, bool(weak_priors))
     record_file = None
     if checkpoint is not None:
@@ -159,6 +160,8 @@ def fit(
                 lambda own: Evaluator(own, *choices, report_progress).prepare(),
             )
         evaluator = Evaluator(setup, *choices, report_progress, use)
+        if workspace is not None:  # while evaluations are compiled
+            start_compiling_predictions(setup, workspace)
         searches, trace, interrupted, hessian = [], [], False, None
         try:
             for start in starts_of(evaluator, int(restarts), key):

@@ -150,10 +150,10 @@ class Setup:
         workspace = _prepare(bound.prior, bound.prior.refresh_inputs(bound.inputs))
         return Problem(workspace, bound.likelihood, bound.y, bound.observed)
 
-    def start_compiling(self) -> None:
-        """Start compiling what makes `problem`, for this or other hyperparameters."""
+    def start_compiling(self) -> Any:
+        """Start compiling what makes `problem`, for this or other hyperparameters: the shapes of its workspace."""
         bound = self.bound
-        _prepare.start(bound.prior, bound.prior.refresh_inputs(bound.inputs))
+        return _prepare.start(bound.prior, bound.prior.refresh_inputs(bound.inputs))
 
     def with_model(self, model: Model) -> "Setup":
         """The same data with other hyperparameters."""

@@ -126,6 +126,9 @@ class Posterior(eqx.Module):
         """The posterior as compiled functions take it: its other arrays are of a size class."""
         return eqx.tree_at(lambda posterior: posterior.marginals, self, None, is_leaf=lambda leaf: leaf is None)
 
+    def start_compiling(self, columns: int) -> None:
+        """Start compiling predictions at inputs with this many columns; of this posterior only shapes matter."""
+
     @abc.abstractmethod
     def joint(self, x: Any) -> Gaussian:
         """The joint distribution of f at new inputs, latents within rows: mean (M·D,), covariance (M·D, M·D)."""
@@ -142,6 +145,11 @@ def at_inputs(function: Callable, posterior: Posterior, x: Any, smallest: int = 
     inputs = np.asarray(x)
     filled = fill_rows(inputs, size_class(inputs.shape[0], smallest=smallest))
     return first_rows(to_host(function(posterior.without_marginals(), filled)), inputs.shape[0])
+
+
+def start_at_inputs(function: Any, posterior: Posterior, columns: int, smallest: int = SMALLEST) -> None:
+    """Start compiling what `at_inputs` calls for few rows."""
+    function.start(posterior.without_marginals(), np.zeros((size_class(1, smallest=smallest), columns)))
 
 
 def over_pairs(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:

@@ -16,7 +16,7 @@ from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
 from ..numerics.size_classes import SMALLEST, cubic_size_class
-from .base import Conditioned, Posterior, Prior, Workspace, at_inputs, draws_of, over_pairs
+from .base import Conditioned, Posterior, Prior, Workspace, at_inputs, draws_of, over_pairs, start_at_inputs
 from .by_name import read_kernel
 from .dense_conditioning import by_signature, conditioned, found_of, settled
 from .dense_factors import Factors, block_diagonal, not_below, project, rounding, strength_of
@@ -129,10 +129,17 @@ class DensePosterior(Posterior):
 
     @on_host
     def predict(self, x: Any) -> Gaussian:
-        # Each new input costs N² operations.
-        found, lost = at_inputs(_predict, self, x, SMALLEST if self.factor.shape[0] <= 4 * SMALLEST else SMALLEST // 8)
+        found, lost = at_inputs(_predict, self, x, self._smallest)
         warn_of_lost(lost)
         return found
+
+    def start_compiling(self, columns: int) -> None:
+        start_at_inputs(_predict, self, columns, self._smallest)
+
+    @property
+    def _smallest(self) -> int:
+        """The smallest class of new inputs, each of which costs N² operations."""
+        return SMALLEST if self.factor.shape[0] <= 4 * SMALLEST else SMALLEST // 8
 
     @on_host
     def joint(self, x: Any) -> Gaussian:

@@ -23,7 +23,7 @@ from ..parameters.constraints import never_learned
 from ..validation.arguments import whole
 from ..validation.times import Clock, as_clock
 from . import temporal
-from .base import Layout, at_inputs
+from .base import Layout, at_inputs, start_at_inputs
 from .by_name import read_kernel
 from .inducing_times import SampleOfTimes, read_count, read_inducing_times
 from .markov_process import process_of
@@ -257,6 +257,9 @@ class MarkovPosterior(TemporalPosterior):
             return to_host(_carefully(self, jnp.asarray(x), "latents"))
         warn_of_lost(lost)
         return marginals
+
+    def start_compiling(self, columns: int) -> None:
+        start_at_inputs(_predict, self, columns)
 
     @in_double
     def states(self, x: Any) -> Gaussian:
