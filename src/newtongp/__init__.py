@@ -11,29 +11,32 @@ A prior, a likelihood and a method are three independent choices:
 
 from typing import TYPE_CHECKING
 
-# Imported from here, not from the modules below: CPython maps memory for the frames of deep calls, and unmaps it when
-# they return. That happens tens of thousands of times if JAX, whose import makes very many calls, is imported at the
-# wrong depth.
-import equinox  # noqa: F401
-import jax.numpy  # noqa: F401
+from ._runtime.garbage import paused
 
-from . import interface, kernels, likelihoods, means
-from ._runtime.lazy import on_demand
-from ._runtime.version import __version__ as __version__
-from .inference.infer import infer, iterate
-from .inference.steps import Backtracking, Constant, Damped, DoubleLoop
-from .likelihoods.base import Likelihood
-from .methods.curvature import Exact, GaussNewton, QuasiNewton
-from .methods.presets import VI, FirstOrderVI, Newton, PosteriorLinearisation, PowerEP, Taylor
-from .methods.rule import Method
-from .methods.safeguard import Heuristic, Riemannian
-from .model import Model
-from .numerics import cubature
-from .numerics.gaussian import Gaussian, Sites
-from .numerics.rounding import RoundingWarning
-from .priors.markov import MarkovGP
-from .results.result import InferenceError, Result
-from .results.status import ConvergenceWarning, FitWarning, Status
+with paused():
+    # Imported from here, not from the modules below: CPython maps memory for the frames of deep calls, and unmaps it
+    # when they return. That happens tens of thousands of times if JAX, whose import makes very many calls, is imported
+    # at the wrong depth.
+    import equinox  # noqa: F401
+    import jax.numpy  # noqa: F401
+
+    from . import interface, kernels, likelihoods, means
+    from ._runtime.lazy import on_demand
+    from ._runtime.version import __version__ as __version__
+    from .inference.infer import infer, iterate
+    from .inference.steps import Backtracking, Constant, Damped, DoubleLoop
+    from .likelihoods.base import Likelihood
+    from .methods.curvature import Exact, GaussNewton, QuasiNewton
+    from .methods.presets import VI, FirstOrderVI, Newton, PosteriorLinearisation, PowerEP, Taylor
+    from .methods.rule import Method
+    from .methods.safeguard import Heuristic, Riemannian
+    from .model import Model
+    from .numerics import cubature
+    from .numerics.gaussian import Gaussian, Sites
+    from .numerics.rounding import RoundingWarning
+    from .priors.markov import MarkovGP
+    from .results.result import InferenceError, Result
+    from .results.status import ConvergenceWarning, FitWarning, Status
 
 if TYPE_CHECKING:
     from . import datasets, diagnostics, forecasting, inputs, parameters, plotting, prediction, report, storage, terms

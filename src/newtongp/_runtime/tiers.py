@@ -7,6 +7,7 @@ runs until it is ready. A program can also be compiled in this way before it is 
 The first compilation can be started in a thread as well (`Tiers.start`, `compile_ahead.py`).
 """
 
+import contextlib
 import functools
 import threading
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import compile_ahead, jax_settings
+from . import compile_ahead, garbage, jax_settings
 
 _PATIENCE, LEAST = 1.0, 1.0
 """How long a program runs before it is compiled again, in durations of its first call, and at least in seconds."""
@@ -80,7 +81,8 @@ class Tiers:
         use = self._use(args, *jax.tree.flatten(self.dynamic(args))) if compile_ahead.FINDS_COMPILED else None
         if use is None or not use.is_new:
             return None
-        lowered = jitted.lower(*args)
+        with garbage.paused():
+            lowered = jitted.lower(*args)
         use.started = compile_ahead.Compilation(lowered)
         self._prepares = True
         return lowered.out_info
@@ -110,7 +112,9 @@ class Tiers:
             # Tracing is done here, as it depends on settings of this thread.
             use.replaced = _in_background(functools.partial(_replace, use, self._thorough().lower(*args)))
         before, began = use.wait(), time.perf_counter()
-        answer = wait_for(self._quick()(*args))
+        # The first call traces the function.
+        with garbage.paused() if use.is_new else contextlib.nullcontext():
+            answer = wait_for(self._quick()(*args))
         elapsed = time.perf_counter() - began
         if use.patience == np.inf:
             elapsed = max(elapsed, before)
