@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from newtongp.fitting.search import search
+from newtongp.fitting.search import search, starts_of
 from newtongp.results.status import Status
 
 
@@ -47,3 +47,29 @@ def test_the_flatter_of_equal_energies_is_the_end():
     found = search(bowl, np.array([1.0, -1.0, 0.5]), 100, 1e-5, [])
     assert found.status is Status.CONVERGED
     assert np.max(np.abs(np.array([1.0, 10.0, 100.0]) * found.unconstrained)) < 1e-5
+
+
+def test_a_start_without_a_gradient_is_passed_over():
+    """Starts are compared by their energies alone; the best of them must have a gradient as well."""
+    starts = [np.full(3, 2.0), np.full(3, 1.0), np.full(3, 3.0)]
+
+    class Partial(Bowl):
+        sites = None
+
+        def ranked(self, points):
+            return sorted(((point, sum(point)) for point in points), key=lambda item: item[1])
+
+        def at(self, free):
+            return (np.inf, np.zeros(3)) if free[0] == 1.0 else self(free)
+
+    class Space(Bowl.space):
+        size, middle = 3, np.zeros(3)
+
+        @staticmethod
+        def starts():
+            return starts
+
+    evaluator: Any = Partial(0.0, 0.0)
+    evaluator.space = Space
+    assert next(starts_of(evaluator, 0, 0)).tolist() == [2.0, 2.0, 2.0]
+    assert evaluator.sites == 6.0  # those that were found there

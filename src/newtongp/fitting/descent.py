@@ -144,7 +144,7 @@ def _direction(x, slope, low, high, curvature: Curvature) -> np.ndarray:
     open_slope = float(np.max(np.abs(x - np.clip(x - slope, low, high)), initial=0.0))
     near = min(_NEAR, open_slope) if len(curvature) else 0.0
     free = ~(((x <= low) & (slope > 0.0)) | ((x >= high) & (slope < 0.0)))
-    to_bound = np.zeros_like(x)
+    to_bound, direction = np.zeros_like(x), -slope
     for _ in range(x.size):
         direction = np.where(free, -curvature.apply(slope, None if np.all(free) else free), to_bound)
         below = (x - low <= near) & (x + direction < low) & ((slope > 0.0) | (x <= low))

@@ -141,21 +141,17 @@ class Evaluator:
                 return entry.energy + penalty, entry.gradient + slope
         return self(unconstrained)
 
-    def lowest_of(self, points: Iterable[np.ndarray]) -> np.ndarray | None:
-        """The point with the lowest energy minus log prior density, by rough energies; None if inference always fails.
-
-        Evaluations go on from the sites that were found there.
-        """
-        lowest, found, sites = np.inf, None, self.sites
+    def ranked(self, points: Iterable[np.ndarray]) -> list[tuple[np.ndarray, Sites]]:
+        """The points at which inference works, with the sites that it found, in the order of rough energies."""
+        found: list[tuple[float, np.ndarray, Sites]] = []
         for unconstrained in points:
             if any(np.array_equal(entry.unconstrained, unconstrained) for entry in self.record):
                 continue
             entry = self._next(np.array(unconstrained, dtype=float), rough=True)
             total = self._note(entry, self.space.penalty(unconstrained)[0])
-            if total < lowest:
-                lowest, found, sites = total, unconstrained, self.sites
-        self.sites = sites
-        return found
+            if np.isfinite(total):
+                found.append((total, unconstrained, self.sites))
+        return [(unconstrained, sites) for _, unconstrained, sites in sorted(found, key=lambda item: item[0])]
 
     def _next(self, unconstrained: np.ndarray, rough: bool = False) -> Entry:
         number = len(self.record)
@@ -211,7 +207,7 @@ class Evaluator:
         self.sites, self.works = evaluation.report.sites, True
         if not rough:
             self.known.add(unconstrained, self.sites)
-        gradient = nothing if rough and not evaluation.is_conjugate else evaluation.gradient
+        gradient = nothing if rough and not evaluation.is_conjugate else np.asarray(evaluation.gradient)
         return Entry(unconstrained, float(evaluation.report.energy), gradient, status, steps)
 
     def _held_at_first(self, unconstrained: np.ndarray) -> list[float]:

@@ -139,8 +139,13 @@ def starts_of(evaluator: Evaluator, restarts: int, key: Any) -> Iterator[np.ndar
     if space.size == 0:
         evaluator(space.middle)
         return
-    lowest = evaluator.lowest_of(space.starts())
-    yield space.middle if lowest is None else lowest
+    best = space.middle
+    for unconstrained, sites in evaluator.ranked(space.starts()):
+        evaluator.sites = sites
+        if np.isfinite(evaluator.at(unconstrained)[0]):  # with a gradient
+            best = unconstrained
+            break
+    yield best
     if restarts == 0:
         return
     keys = jax.random.split(as_key(key), restarts)
