@@ -49,4 +49,13 @@ class KnownSites:
         pairs = list(zip(weights, (sites for _, _, sites in others), strict=True))
         linear = found.linear + sum(weight * (sites.linear - found.linear) for weight, sites in pairs)
         precision = found.precision + sum(weight * (sites.precision - found.precision) for weight, sites in pairs)
-        return Sites(linear, precision)
+        # A precision that was positive stays so: methods may rely on it.
+        kept = _smallest(precision) >= np.minimum(_smallest(np.asarray(found.precision)), 0.0)
+        return Sites(
+            np.where(kept[:, None], linear, found.linear), np.where(kept[:, None, None], precision, found.precision)
+        )
+
+
+def _smallest(precision: np.ndarray) -> np.ndarray:
+    """The smallest eigenvalue of every row's precision."""
+    return precision[:, 0, 0] if precision.shape[1] == 1 else np.linalg.eigvalsh(precision)[:, 0]
