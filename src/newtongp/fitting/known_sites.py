@@ -3,6 +3,7 @@
 import numpy as np
 
 from ..numerics.gaussian import Sites
+from ..numerics.linalg import least_squares_given, smallest_eigenvalues_given
 
 _REACH = 0.5
 """The largest distance, in free numbers divided by their units, over which sites are nearly linear."""
@@ -43,19 +44,15 @@ class KnownSites:
         if not others:
             return found
         moves = np.stack([point - first for _, point, _ in others], axis=1)
-        weights, *_ = np.linalg.lstsq(moves, place - first, rcond=1e-3)
+        weights = least_squares_given(moves, place - first, 1e-3)
         if not np.sum(np.abs(weights)) <= _MOST_WEIGHT:
             return found
         pairs = list(zip(weights, (sites for _, _, sites in others), strict=True))
         linear = found.linear + sum(weight * (sites.linear - found.linear) for weight, sites in pairs)
         precision = found.precision + sum(weight * (sites.precision - found.precision) for weight, sites in pairs)
         # A precision that was positive stays so: methods may rely on it.
-        kept = _smallest(precision) >= np.minimum(_smallest(np.asarray(found.precision)), 0.0)
+        before, after = smallest_eigenvalues_given(np.asarray(found.precision)), smallest_eigenvalues_given(precision)
+        kept = after >= np.minimum(before, 0.0)
         return Sites(
             np.where(kept[:, None], linear, found.linear), np.where(kept[:, None, None], precision, found.precision)
         )
-
-
-def _smallest(precision: np.ndarray) -> np.ndarray:
-    """The smallest eigenvalue of every row's precision."""
-    return precision[:, 0, 0] if precision.shape[1] == 1 else np.linalg.eigvalsh(precision)[:, 0]

@@ -390,6 +390,16 @@ def smallest_eigenvalue_given(matrices: np.ndarray) -> float:
     return float(np.min(np.linalg.eigvalsh(matrices)))
 
 
+def smallest_eigenvalues_given(matrices: np.ndarray) -> np.ndarray:
+    """The smallest eigenvalue of each of N symmetric matrices."""
+    return matrices[:, 0, 0] if matrices.shape[1] == 1 else np.linalg.eigvalsh(matrices)[:, 0]
+
+
+def least_squares_given(matrix: np.ndarray, right: np.ndarray, least: float) -> np.ndarray:
+    """The shortest x with the smallest |Ax − b|, without directions that are shorter than `least` in A, relatively."""
+    return np.linalg.lstsq(matrix, right, rcond=least)[0]
+
+
 def lower_root_given(matrix: np.ndarray) -> np.ndarray | None:
     """The Cholesky factor of a user's matrix, outside of any trace; None if it is not positive definite."""
     try:
