@@ -262,6 +262,7 @@ def _log_normaliser(nodes: Nodes, log_values: Float[Array, " S"]) -> tuple[Float
     largest = jax.lax.stop_gradient(jnp.max(log_values))
     # Where no node sees any density, the answer is −∞ and no NaN.
     largest = jnp.where(largest == -jnp.inf, 0.0, largest)
-    terms = weights * jnp.exp(log_values - largest)
+    # In a shape of their own: XLA does not vectorise a loop that writes over what it reads.
+    terms = weights * jnp.exp(log_values[None] - largest)[0]
     total = jnp.sum(terms)
     return largest + jnp.log(total), terms / total
