@@ -184,7 +184,9 @@ def log_positive_and_inverse(link: str, f):
 
 @jax.custom_jvp
 def _log_softplus_and_inverse(f):
-    return _log_softplus(f), 1.0 / _softplus(f)
+    # In a shape of their own: XLA does not vectorise a loop that writes over what it reads.
+    apart = f[None]
+    return _log_softplus(apart)[0], (1.0 / _softplus(apart))[0]
 
 
 @_log_softplus_and_inverse.defjvp
@@ -404,7 +406,8 @@ def _log(x):
     if str(x.dtype) not in _BITS:
         return jnp.log(x)
     exponent, power = _power_of_two(math.sqrt(2.0) * x)
-    return math.log(2.0) * exponent + _two_artanh((x - power) / (x + power))
+    value = math.log(2.0) * exponent + _two_artanh((x - power) / (x + power))
+    return jnp.where(x == jnp.inf, x, value)
 
 
 def _polynomial(coefficients, x):

@@ -157,7 +157,7 @@ def log_expected_density(
         if closed is not None:
             return closed
     nodes = place_nodes(likelihood, gaussian, cubature, density=True, refine=refine, y=y, power=power)
-    powered = jax.vmap(powered_at(likelihood, y, nodes, power).value)(nodes.points)
+    powered = jax.vmap(powered_at(likelihood, y, nodes, power).value, in_axes=1)(nodes.points.T)
     return _log_normaliser(nodes, powered)[0]
 
 
@@ -263,6 +263,6 @@ def _log_normaliser(nodes: Nodes, log_values: Float[Array, " S"]) -> tuple[Float
     # Where no node sees any density, the answer is −∞ and no NaN.
     largest = jnp.where(largest == -jnp.inf, 0.0, largest)
     # In a shape of their own: XLA does not vectorise a loop that writes over what it reads.
-    terms = weights * jnp.exp(log_values[None] - largest)[0]
-    total = jnp.sum(terms)
-    return largest + jnp.log(total), terms / total
+    terms = jnp.exp(log_values[None] - largest)[0]
+    total = terms @ weights
+    return largest + jnp.log(total), terms * (weights / total)
