@@ -5,7 +5,7 @@ import sys
 import numpy as np
 from common import Measurements, save, serve, slope
 
-SHORT, LONG, COMPARED = 1, 5, 4
+SHORT, LONG, COMPARED = 2, 12, 4
 NOISE = [[0.02, -0.015, -0.005], [-0.015, 0.04, 0.01], [-0.005, 0.01, 0.06]]
 
 
