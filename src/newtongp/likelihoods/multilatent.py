@@ -348,10 +348,10 @@ class RegressionNetwork(_Vector):
         residual = jnp.reshape(y, (outputs, 1)) - jnp.sum(weights * g[None], axis=1)
         residual = jnp.where(seen[:, None], residual, 0.0)
         # Sums, since XLA is slow with many small products of matrices.
-        pull = sum(precision[:, k, None] * residual[k][None] for k in range(outputs))
+        pull: Any = sum(precision[:, k, None] * residual[k][None] for k in range(outputs))
         log_det = -2.0 * jnp.sum(jnp.log(jnp.diagonal(half)))
         value = -0.5 * (jnp.sum(residual * pull, axis=0) + log_det + jnp.sum(seen) * small.LOG_2PI)
-        seen_weights = sum(precision[:, k, None, None] * weights[k][None] for k in range(outputs))
+        seen_weights: Any = sum(precision[:, k, None, None] * weights[k][None] for k in range(outputs))
         of_nodes = -jnp.sum(weights[:, :, None] * seen_weights[:, None], axis=0)
         mixed = jnp.eye(q)[:, None, :, None] * pull[None, :, None]
         mixed = mixed - jnp.swapaxes(seen_weights, 0, 1)[:, :, None] * g[None, None]
