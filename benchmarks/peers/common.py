@@ -51,7 +51,10 @@ def settle(measure: Callable[[], float], least: float = 8.0) -> None:
     measure()
     if "newtongp" not in sys.modules or os.environ.get("NEWTONGP_EFFORT"):
         return
-    from newtongp._runtime.tiers import is_compiling
+    try:
+        from newtongp._runtime.tiers import is_compiling
+    except ImportError:  # an earlier version, which compiles once
+        return
 
     last = time.perf_counter()
     while time.perf_counter() - last < least:

@@ -212,3 +212,23 @@ def test_waiting_times_at_scales_that_underflow(link):
     np.testing.assert_allclose(likelihood.log_prob(np.exp(-691.0), f), 750.0 - np.exp(59.0), rtol=1e-12)
     if link == "exp":
         assert float(likelihood.expected_log_prob(0.0, f, 1.0)) == 750.0
+
+
+def test_logarithm_of_softplus_and_its_inverse():
+    f = jnp.asarray([-700.0, -30.0, -20.0, -19.9, -3.0, 0.0, 0.54, 3.0, 40.0, 1e10, jnp.inf])
+    value, inverse = jax.jit(lambda f: links.log_positive_and_inverse("softplus", f))(f)
+    exact = np.logaddexp(0.0, np.asarray(f))
+    np.testing.assert_allclose(value[:-1], np.log(exact[:-1]), rtol=1e-14)
+    np.testing.assert_allclose(inverse, 1.0 / exact, rtol=1e-14)
+    assert value[-1] == jnp.inf
+    slopes = jax.jit(jax.vmap(jax.jacfwd(lambda f: links.log_positive_and_inverse("softplus", f))))(f[:-1])
+    wanted = scipy.special.expit(np.asarray(f[:-1])) / exact[:-1]
+    np.testing.assert_allclose(slopes[0], wanted, rtol=1e-13)
+    np.testing.assert_allclose(slopes[1], -wanted / exact[:-1], rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [jnp.float64, jnp.float32])
+def test_logarithm_without_calls(kind):
+    x = jnp.asarray([1e-30, 0.25, 0.7071, 0.70711, 1.0 - 1e-6, 1.0, 1.0 + 1e-6, 1.4142, 1.41422, 3.0, 1e30], kind)
+    exact = np.log(np.asarray(x, dtype=np.float64))
+    np.testing.assert_allclose(jax.jit(links._log)(x), exact, rtol=4.0 * float(jnp.finfo(kind).eps))

@@ -7,6 +7,7 @@ import pytest
 
 import newtongp as ng
 from newtongp.likelihoods.base import row_log_prob, row_log_prob_at_nodes
+from newtongp.likelihoods.partial import PartlyObserved
 from newtongp.methods.expectation import expected_log_density, log_expected_density
 from newtongp.methods.linear_form import powered_derivatives, powered_normal
 from newtongp.methods.linearisation import linearise, slope_by_derivative, slope_by_regression
@@ -230,6 +231,10 @@ AT_NODES = {
     "softplus": (ng.likelihoods.HeteroscedasticGaussian(), [0.7]),
     "exp": (ng.likelihoods.HeteroscedasticGaussian("exp"), [0.7]),
     "network": (ng.likelihoods.RegressionNetwork(3, 2, NOISE, weight_offset=0.1), [0.7, -0.3, 0.2]),
+    "missing output": (
+        PartlyObserved(ng.likelihoods.RegressionNetwork(3, 2, NOISE, weight_offset=0.1), np.array([True, False, True])),
+        [0.7, 0.0, 0.2],
+    ),
     "one output": (ng.likelihoods.RegressionNetwork(1, 2, 0.3, weight_offset=[[0.5, -0.2]]), [0.7]),
     "probit": (ng.likelihoods.Bernoulli(), [0.0]),
     "logit": (ng.likelihoods.Bernoulli("logit"), [1.0]),

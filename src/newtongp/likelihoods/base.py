@@ -115,6 +115,10 @@ class Likelihood(eqx.Module):
         """
         return None
 
+    def partial_log_prob_at_nodes(self, y, seen, f) -> tuple[Any, Any, Any] | None:
+        """`log_prob_at_nodes` of the observed outputs alone, which are those where `seen`; None to differentiate."""
+        return None
+
     def expected_log_prob(self, y, mean, covariance) -> Any:
         """E[log p(y | f)] under f ~ N(mean, covariance) in closed form, or None if there is none."""
         return None

@@ -148,7 +148,7 @@ _FEW_TERMS = -20.0
 def _log_softplus(f):
     # log(log(1 + u)) = f - u/2 + O(u^2) with u = exp(f). Below -20 the rest is lost in rounding, and the
     # second derivative of the direct form would be a difference of two numbers that both tend to one.
-    return jnp.where(f < _FEW_TERMS, f - 0.5 * jnp.exp(-jnp.abs(f)), jnp.log(_softplus(f)))
+    return jnp.where(f < _FEW_TERMS, f - 0.5 * jnp.exp(-jnp.abs(f)), _log(_softplus(f)))
 
 
 @_log_softplus.defjvp
@@ -172,6 +172,31 @@ def _(primals, tangents):
     return slope, bend * df
 
 
+def log_positive_and_inverse(link: str, f):
+    """`log_positive` and the inverse of `positive`, from one exponential.
+
+    >>> [float(number) for number in log_positive_and_inverse("exp", 0.0)]
+    [0.0, 1.0]
+    """
+    f = jnp.asarray(f, dtype=jnp.result_type(f, float))
+    return (f, jnp.exp(-f)) if link == "exp" else _log_softplus_and_inverse(f)
+
+
+@jax.custom_jvp
+def _log_softplus_and_inverse(f):
+    # In a shape of their own: XLA does not vectorise a loop that writes over what it reads.
+    apart = f[None]
+    return _log_softplus(apart)[0], (1.0 / _softplus(apart))[0]
+
+
+@_log_softplus_and_inverse.defjvp
+def _(primals, tangents):
+    (f,), (df,) = primals, tangents
+    value, inverse = _log_softplus_and_inverse(f)
+    slope = _log_softplus_slope(f)
+    return (value, inverse), (slope * df, -slope * inverse * df)
+
+
 def log_positive_derivatives(link: str, f):
     """`log_positive` with its first and second derivative, and the inverse of `positive`.
 
@@ -182,16 +207,12 @@ def log_positive_derivatives(link: str, f):
     if link == "exp":
         return f, jnp.ones_like(f), jnp.zeros_like(f), jnp.exp(-f)
     # As `_log_softplus` and its derivatives, but from fewer exponentials and divisions.
-    near, far = jnp.maximum(f, _FEW_TERMS), f < _FEW_TERMS
-    decay, share = _decay(near)
-    number = jnp.maximum(near, 0.0) + _two_artanh(decay * (1.0 + decay) * share)
-    power = jnp.exp(jnp.minimum(f, _FEW_TERMS))
-    rest = 0.5 * power
-    inverse = 1.0 / jnp.where(far, power * (1.0 - rest), number)
-    upper, lower = (jnp.where((near < 0.0) == first, decay, 1.0) * ((2.0 + decay) * share) for first in (True, False))
+    value, inverse = _log_softplus_and_inverse(f)
+    far, (decay, share) = f < _FEW_TERMS, _decay(f)
+    rest = 0.5 * decay
+    upper, lower = (jnp.where((f < 0.0) == first, decay, 1.0) * ((2.0 + decay) * share) for first in (True, False))
     slope = jnp.where(far, 1.0 - rest, upper * inverse)
-    bend = jnp.where(far, -rest, slope * (lower - slope))
-    return jnp.where(far, f - rest, jnp.log(number)), slope, bend, inverse
+    return value, slope, jnp.where(far, -rest, slope * (lower - slope)), inverse
 
 
 # To probabilities -------------------------------------------------------------------------------
@@ -375,6 +396,18 @@ def _power_of_two(x):
     biased = jax.lax.shift_right_logical(bits, jnp.asarray(length, integers)) | ones
     exponent = jax.lax.bitcast_convert_type(biased, x.dtype) - (2.0**length + bias)
     return exponent, jax.lax.bitcast_convert_type(bits & mask, x.dtype)
+
+
+def _log(x):
+    """log x of x > 0 that is neither tiny nor infinite: XLA calls a function for every number.
+
+    It is that of a power of two, plus 2 artanh(s) for a ratio between 1/sqrt(2) and sqrt(2).
+    """
+    if str(x.dtype) not in _BITS:
+        return jnp.log(x)
+    exponent, power = _power_of_two(math.sqrt(2.0) * x)
+    value = math.log(2.0) * exponent + _two_artanh((x - power) / (x + power))
+    return jnp.where(x == jnp.inf, x, value)
 
 
 def _polynomial(coefficients, x):

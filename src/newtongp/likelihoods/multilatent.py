@@ -49,8 +49,8 @@ class HeteroscedasticGaussian(Likelihood):
 
     def log_prob(self, y, f):
         """log N(y | f₀, link(f₁)²)."""
-        log_scale = links.log_positive(self.link, f[1])
-        return -0.5 * small.LOG_2PI - log_scale - 0.5 * ((y - f[0]) * jnp.exp(-log_scale)) ** 2
+        log_scale, inverse = links.log_positive_and_inverse(self.link, f[1])
+        return -0.5 * small.LOG_2PI - log_scale - 0.5 * ((y - f[0]) * inverse) ** 2
 
     def log_prob_at_nodes(self, y, f):
         """log p, its gradient and its Hessian, with ℓ = log link(f₁) and r = (y - f₀) / link(f₁)."""
@@ -334,19 +334,28 @@ class RegressionNetwork(_Vector):
 
     def log_prob_at_nodes(self, y, f):
         """log p, its gradient and its Hessian: the mean is linear in the nodes and in the weights."""
+        return self.partial_log_prob_at_nodes(y, np.ones(self.outputs, dtype=bool), f)
+
+    def partial_log_prob_at_nodes(self, y, seen, f):
+        """The same of the observed outputs, with no precision for the others."""
         outputs, q, size = self.outputs, self.nodes, f.shape[1]
         offset = jnp.broadcast_to(self.weight_offset, (outputs, q))
         g, weights = f[:q], jnp.reshape(f[q:], (outputs, q, size)) + offset[:, :, None]
-        half = small.small_solve_lower(small.small_root(self._noise_matrix()), jnp.eye(outputs))
-        precision = half.T @ half
+        both = seen[:, None] & seen[None, :]
+        noise = jnp.where(both, self._noise_matrix(), jnp.eye(outputs))
+        half = small.small_solve_lower(small.small_root(noise), jnp.eye(outputs))
+        precision = jnp.where(both, half.T @ half, 0.0)
         residual = jnp.reshape(y, (outputs, 1)) - jnp.sum(weights * g[None], axis=1)
-        pull = precision @ residual
+        residual = jnp.where(seen[:, None], residual, 0.0)
+        # Sums, since XLA is slow with many small products of matrices.
+        pull: Any = sum(precision[:, k, None] * residual[k][None] for k in range(outputs))
         log_det = -2.0 * jnp.sum(jnp.log(jnp.diagonal(half)))
-        value = -0.5 * (jnp.sum(residual * pull, axis=0) + log_det + outputs * small.LOG_2PI)
-        seen = jnp.tensordot(precision, weights, axes=1)
-        of_nodes = -jnp.sum(weights[:, :, None] * seen[:, None], axis=0)
+        value = -0.5 * (jnp.sum(residual * pull, axis=0) + log_det + jnp.sum(seen) * small.LOG_2PI)
+        seen_weights: Any = sum(precision[:, k, None, None] * weights[k][None] for k in range(outputs))
+        of_nodes = -jnp.sum(weights[:, :, None] * seen_weights[:, None], axis=0)
         mixed = jnp.eye(q)[:, None, :, None] * pull[None, :, None]
-        mixed = jnp.reshape(mixed - jnp.swapaxes(seen, 0, 1)[:, :, None] * g[None, None], (q, outputs * q, size))
+        mixed = mixed - jnp.swapaxes(seen_weights, 0, 1)[:, :, None] * g[None, None]
+        mixed = jnp.reshape(mixed, (q, outputs * q, size))
         of_weights = -precision[:, None, :, None, None] * (g[:, None] * g[None])[None, :, None]
         of_weights = jnp.reshape(of_weights, (outputs * q, outputs * q, size))
         upper = jnp.concatenate([of_nodes, mixed], axis=1)

@@ -67,6 +67,10 @@ class PartlyObserved(Likelihood):
             return self.whole.partial_log_prob(y, self.seen, f)
         return small_normal_log_density(y - self.mean(f), self.covariance(f))
 
+    def log_prob_at_nodes(self, y, f):
+        """log p(observed part of y | f) with its derivatives, if the full likelihood has them."""
+        return self.whole.partial_log_prob_at_nodes(y, self.seen, f)
+
     def mean(self, f):
         """E[y | f], with 0 for missing outputs."""
         return jnp.where(self.seen, self.whole.mean(f), 0.0)

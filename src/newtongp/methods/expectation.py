@@ -157,7 +157,7 @@ def log_expected_density(
         if closed is not None:
             return closed
     nodes = place_nodes(likelihood, gaussian, cubature, density=True, refine=refine, y=y, power=power)
-    powered = jax.vmap(powered_at(likelihood, y, nodes, power).value)(nodes.points)
+    powered = jax.vmap(powered_at(likelihood, y, nodes, power).value, in_axes=1)(nodes.points.T)
     return _log_normaliser(nodes, powered)[0]
 
 
@@ -262,6 +262,7 @@ def _log_normaliser(nodes: Nodes, log_values: Float[Array, " S"]) -> tuple[Float
     largest = jax.lax.stop_gradient(jnp.max(log_values))
     # Where no node sees any density, the answer is −∞ and no NaN.
     largest = jnp.where(largest == -jnp.inf, 0.0, largest)
-    terms = weights * jnp.exp(log_values - largest)
-    total = jnp.sum(terms)
-    return largest + jnp.log(total), terms / total
+    # In a shape of their own: XLA does not vectorise a loop that writes over what it reads.
+    terms = jnp.exp(log_values[None] - largest)[0]
+    total = terms @ weights
+    return largest + jnp.log(total), terms * (weights / total)

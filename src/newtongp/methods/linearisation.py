@@ -21,10 +21,10 @@ def linearise(
 ) -> tuple[Float[Array, " P"], Float[Array, "P P"]]:
     """ν̄ = E[E[y | f]] and Ω."""
     mean, centred, weights, standard, _, nodes = _conditional_means(likelihood, marginal, rule)
-    noises = jax.vmap(lambda f: row_covariance(likelihood, f))(nodes)
+    noises = jax.vmap(lambda f: row_covariance(likelihood, f), in_axes=1, out_axes=-1)(nodes)
     # With f = m + Lz: QᵀC⁻¹Q = E[z ν]ᵀ E[z ν], which needs no inverse of C.
-    whitened = jnp.einsum("s,si,sj->ij", weights, standard, centred)
-    total = jnp.einsum("s,si,sj->ij", weights, centred, centred) + jnp.tensordot(weights, noises, axes=1)
+    whitened = _cross(weights, standard, centred)
+    total = (centred[:, None] * centred[None] + noises) @ weights
     return mean, total - whitened.T @ whitened
 
 
@@ -38,16 +38,25 @@ def slope_by_derivative(likelihood: Likelihood, marginal: Gaussian, rule: Cubatu
 def slope_by_regression(likelihood: Likelihood, marginal: Gaussian, rule: Cubature) -> Float[Array, "P D"]:
     """QᵀC⁻¹."""
     _, centred, weights, standard, root, _ = _conditional_means(likelihood, marginal, rule)
-    whitened = jnp.einsum("s,si,sj->ij", weights, standard, centred)
     # Not every rule's root is triangular.
-    return small_solve(root.T, whitened).T
+    return small_solve(root.T, _cross(weights, standard, centred)).T
 
 
 def _conditional_means(likelihood: Likelihood, marginal: Gaussian, rule: Cubature):
-    nodes, weights, standard, root = nodes_and_weights(rule, marginal)
-    at_nodes = jax.vmap(lambda f: row_mean(likelihood, f))(nodes)
-    mean = weights @ at_nodes
-    return mean, at_nodes - mean[None, :], weights, standard, root, nodes
+    """ν̄, and ν − ν̄ at all nodes, which are the last axis; the rule, the root, and the nodes in the same form."""
+    standard, weights = (jnp.asarray(part) for part in rule.rule(marginal.mean.shape[0]))
+    root = rule.root(marginal.covariance)
+    nodes = marginal.mean[:, None] + root @ standard.T
+    at_nodes = jax.vmap(lambda f: row_mean(likelihood, f), in_axes=1, out_axes=-1)(nodes)
+    mean = at_nodes @ weights
+    return mean, at_nodes - mean[:, None], weights, standard, root, nodes
+
+
+def _cross(
+    weights: Float[Array, " S"], standard: Float[Array, "S D"], centred: Float[Array, "P S"]
+) -> Float[Array, "D P"]:
+    """E[z (ν − ν̄)ᵀ]."""
+    return (centred @ (weights[:, None] * standard)).T
 
 
 # As functions of the covariance: by Price's theorem ∇_C E[h] = ½ E[∇²h], at the nodes ---------------
