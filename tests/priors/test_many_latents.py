@@ -45,6 +45,26 @@ def test_kernels_of_the_same_structure_are_stacked_and_others_keep_their_place()
             np.testing.assert_allclose(ours, alone, rtol=1e-14, atol=1e-300)
 
 
+def test_a_kernel_that_latents_share_is_evaluated_once():
+    weights = RNG.normal(size=(3, 13, 4))
+
+    def prepared(lengthscale, shared):
+        kernel = kernels.RBF(lengthscale, 2.0)
+        parts = [kernel] * 3 if shared else [kernels.RBF(1.0 * lengthscale, 2.0) for _ in range(3)]
+        prior = ng.SparseGP(kernels.Independent(parts), X[:4])
+        return prior.prepare(prior.layout(X).inputs)
+
+    def value(lengthscale, shared):
+        return jnp.sum(weights * prepared(lengthscale, shared).features)
+
+    for once in (True, False):
+        whitening = prepared(0.7, once).projection.whitening
+        assert all((each is whitening[0]) == once for each in whitening[1:])
+    np.testing.assert_allclose(prepared(0.7, True).features, prepared(0.7, False).features, rtol=1e-12)
+    slopes = [jax.grad(value)(0.7, shared) for shared in (True, False)]
+    np.testing.assert_allclose(*slopes, rtol=1e-10)
+
+
 @pytest.mark.slow
 @pytest.mark.thorough
 def test_latents_with_different_numbers_of_inducing_inputs():

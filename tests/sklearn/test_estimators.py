@@ -13,8 +13,8 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 import newtongp as ng
-from newtongp.sklearn import GPClassifier, GPRegressor
-from newtongp.sklearn.choices import Size, method_for, prior_for
+from newtongp.sklearn import GPClassifier, GPRegressor, choices
+from newtongp.sklearn.choices import Size, centres_of, coarse_for, method_for, prior_for, shares_kernel
 from newtongp.sklearn.hyperpriors import with_priors
 from newtongp.sklearn.scaling import Scaling
 
@@ -22,6 +22,7 @@ RNG = np.random.default_rng(0)
 X = RNG.uniform(0.0, 10.0, size=(60, 2)) * np.array([1.0, 1000.0])
 Y = 5e4 + 3e3 * np.sin(X[:, 0]) + X[:, 1] + 300.0 * RNG.normal(size=60)
 NEW = X[:5] + np.array([0.3, 50.0])
+WEIGHTS = np.arange(60) % 4
 LABELS = np.array(["no", "perhaps", "yes"])[np.digitize(Y, np.quantile(Y, [0.3, 0.7]))]
 
 
@@ -164,6 +165,66 @@ def test_priors_are_on_lengthscales_and_on_variances_of_classes():
     assert set(numbers) == {"likelihood.variance", "kernel.lengthscale"}
 
 
+@pytest.mark.parametrize(
+    ("kernel", "prior", "likelihood", "columns", "expected"),
+    [
+        ("matern52", "auto", ng.likelihoods.Softmax(10), 61, True),
+        ("matern52", "auto", ng.likelihoods.Softmax(3), 13, False),
+        ("matern52", "auto", ng.likelihoods.Bernoulli(), 61, False),
+        (ng.kernels.RBF(), "auto", ng.likelihoods.Softmax(10), 61, False),
+        ("matern52", ng.GP("matern52"), ng.likelihoods.Softmax(10), 61, False),
+    ],
+)
+def test_many_lengthscales_of_classes_are_shared(kernel, prior, likelihood, columns, expected):
+    assert shares_kernel(kernel, prior, likelihood, columns) == expected
+
+
+def test_a_shared_kernel_has_one_set_of_hyperparameters_that_start_at_the_modes():
+    model = ng.Model(ng.GP("matern52"), ng.likelihoods.Softmax(3))
+    found = with_priors(model, np.array([1.0, 2.0]), True, {}, shared=True)
+    free = {name: given.start for name, given in found.items() if isinstance(given, ng.Free)}
+    assert set(free) == {"kernel[0].lengthscale", "kernel[0].variance"}
+    np.testing.assert_allclose(free["kernel[0].lengthscale"], 3.0 * np.sqrt(2.0) * np.array([1.0, 2.0]))
+    ties = {name: given.to for name, given in found.items() if isinstance(given, ng.Tied)}
+    assert ties["kernel[2].lengthscale"] == "kernel[0].lengthscale" and len(ties) == 4
+
+
+def test_many_classes_are_learned_from_fewer_rows_and_inducing_inputs():
+    digits = Size(1347, 61, 10, False)
+    sparse = chosen(*digits)
+    assert coarse_for(sparse, digits, 100, 10_000) == (50, 1000)
+    assert coarse_for(sparse, digits, 30, None) is None
+    assert coarse_for(sparse, digits._replace(rows=20_000), 30, None) == (30, 20_000)
+    assert coarse_for(sparse, Size(500, 20, 3, False), 100, 10_000) is None
+    assert coarse_for(chosen(*digits, prior="dense"), digits, 100, 10_000) is None
+
+
+def test_inducing_inputs_do_not_depend_on_repeated_rows():
+    centres = centres_of(X, 10, "matern52", 0)
+    assert centres.shape == (10, 2)
+    np.testing.assert_array_equal(centres_of(np.repeat(X, WEIGHTS + 1, axis=0), 10, "matern52", 0), centres)
+    assert centres_of(X, 100, "matern52", 0).shape == (64, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::newtongp.FitWarning")  # of means that equal shares leave at zero
+def test_many_columns_of_classes(monkeypatch):
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(150, 18))
+    y = np.argmax(x[:, :3] + 0.3 * rng.normal(size=(150, 3)), axis=1)
+    model = GPClassifier(inducing=20, random_state=0).fit(x[:120], y[:120])
+    names = [name for name in model.result_.learned if "kernel" in name]
+    assert names == ["kernel[0].lengthscale", "kernel[0].variance"]
+    first, *others = model.result_.posterior.inducing
+    assert first.shape == (20, 18) and all(np.array_equal(first, other) for other in others)
+    assert model.score(x[120:], y[120:]) > 0.7
+    monkeypatch.setattr(choices, "_COSTLY", 0.0)
+    monkeypatch.setattr(choices, "_LEARN_INDUCING", 10)
+    coarse = GPClassifier(inducing=20, max_learn=240, random_state=0).fit(x[:120], y[:120])
+    assert coarse.result_.posterior.inducing[0].shape == (20, 18) and coarse.result_.marginals.mean.shape == (120, 3)
+    assert coarse.score(x[120:], y[120:]) > 0.7
+
+
 @pytest.mark.slow
 def test_specifications_replace_the_priors():
     x, y = X / X.std(axis=0), (Y - Y.mean()) / Y.std()
@@ -190,9 +251,6 @@ def test_scaling_knows_constant_columns_and_weights():
     np.testing.assert_allclose(scaling.undo(scaled), values, rtol=1e-12)
     weights = np.array([2, 1, 3, 1, 1, 2, 1])
     np.testing.assert_allclose(Scaling.of(values, weights), Scaling.of(np.repeat(values, weights, axis=0)), rtol=1e-9)
-
-
-WEIGHTS = np.arange(60) % 4
 
 
 @pytest.mark.cases(slow=["vi"], others="thorough")

@@ -28,15 +28,24 @@ from .known_sites import KnownSites
 from .learned import choose, with_values
 from .space import Space
 
-INNER_TOLERANCE = 1e-7
-"""The tolerance of inference in every evaluation with a gradient."""
+_FINEST, _COARSEST, _SHARE = 1e-7, 1e-4, 1e-3
+"""Limits of the tolerance of inference in evaluations with a gradient, and its share of the tolerance of the search."""
 _ROUGH_TOLERANCE = 1e-2
-"""The same without: energies are then exact to some hundredths, since their errors are of second order."""
+"""The same without a gradient: energies are then exact to some hundredths, since their errors are of second order."""
 _started: set[Any] = set()
 """Models and sizes for which compilations were started."""
 
 
-def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, max_steps: int) -> Any:
+def inner_tolerance(tol: float, method: Any, likelihood: Any) -> float:
+    """The tolerance of inference in every evaluation with a gradient, in a search that ends at the slope `tol`.
+
+    Where the energy does not change with the sites to first order, sites within this tolerance change its slope by less
+    than `tol`. Other energies need sites as close as possible.
+    """
+    return min(max(_SHARE * tol, _FINEST), _COARSEST) if objective.is_stationary(method, likelihood) else _FINEST
+
+
+def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, max_steps: int, tol: float) -> Any:
     """Start compiling evaluations, which takes as long as everything else that comes before the first of them.
 
     The other program is the one that prepares the prior for the result: the shapes of its value are returned.
@@ -53,7 +62,7 @@ def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, m
     sites = Sites.constant(setup.bound.observed.shape[0], setup.model.prior.num_latents, 0.01)
     unconstrained = np.zeros(sum(slot.size for slot in slots))
     problem = slots, setup.bound, unconstrained, method, step
-    objective.evaluate.start(*problem, sites, -1.0, max_steps, INNER_TOLERANCE, True, work=work_of(setup, method))
+    objective.evaluate.start(*problem, sites, -1.0, max_steps, tol, True, work=work_of(setup, method))
     return setup.start_compiling()
 
 
@@ -83,12 +92,13 @@ class Evaluator:
         step: Any,
         space: Space,
         max_steps: int,
+        tol: float,
         record_file: "RecordFile | None",
         report_progress: Callable[[int, float], None],
         use: Use | None = None,
     ):
         self.setup, self.method, self.step, self.space, self.use = setup, method, step, space, use
-        self.max_steps = max_steps
+        self.max_steps, self.tol = max_steps, tol
         self.record_file, self.report_progress = record_file, report_progress
         self.record: list[Entry] = []
         self.replay: list[Entry] = []
@@ -246,7 +256,7 @@ class Evaluator:
         self, unconstrained: np.ndarray, sites: Sites, precision: float, until: int, rough: bool = False
     ) -> tuple:
         problem = self.space.slots, self.setup.bound, unconstrained, self.method, self.step
-        return *problem, sites, precision, until, _ROUGH_TOLERANCE if rough else INNER_TOLERANCE, not rough
+        return *problem, sites, precision, until, _ROUGH_TOLERANCE if rough else self.tol, not rough
 
     def prepare(self) -> tiers.Use | None:
         """Start compiling evaluations in the background."""

@@ -28,7 +28,7 @@ from ..priors.by_name import for_columns
 from ..results.fit_result import FitResult
 from ..results.status import Status
 from ..validation.arguments import check_key, file_name, flag, tolerance, whole
-from .evaluator import INNER_TOLERANCE, Evaluator, RecordFile, start_compiling
+from .evaluator import Evaluator, RecordFile, inner_tolerance, start_compiling
 from .initial_values import Scales, guessed_model
 from .learned import with_values
 from .search import lowest_of, release_weak_priors, search, starts_of
@@ -140,15 +140,15 @@ def fit(
     with memory.checked(check_memory):
         setup = _set_up(model, x, y)
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
-    workspace = None
+    workspace, inner = None, inner_tolerance(tol, method, setup.model.likelihood)
     if checkpoint is None:  # whose record may need no evaluation
-        workspace = start_compiling(setup, parameters, method, step, int(inference_steps))
+        workspace = start_compiling(setup, parameters, method, step, int(inference_steps), inner)
     space = Space(setup.model, Scales(setup.model, setup.data), parameters, bool(weak_priors))
     record_file = None
     if checkpoint is not None:
         record_file = RecordFile(checkpoint, setup, (method, step, space.priors), space, int(inference_steps))
     started = time.perf_counter()
-    choices = method, step, space, int(inference_steps), record_file
+    choices = method, step, space, int(inference_steps), inner, record_file
     with _progress(progress) as report_progress:
         use = None
         if record_file is None:  # it has the sites of all positions
@@ -242,7 +242,7 @@ def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) ->
         # Evaluations for the curvature may be lower by rounding: the end point of the search is used.
         unconstrained = lowest.unconstrained if np.isfinite(lowest.total) else unconstrained
     model = with_values(space.slots, setup.model, space.values_at(unconstrained))
-    run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, INNER_TOLERANCE)
+    run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, evaluator.tol)
     # The best evaluation is not repeated, unless a run before this one made it, or the search ended elsewhere.
     known = evaluator.best_report if interrupted or np.array_equal(best[1], unconstrained) else None
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)

@@ -91,13 +91,24 @@ class Alike(NamedTuple):
 
     latents: list[int]
     found: Any
+    shared: bool = False
+    """Whether they have one kernel, with the same arguments."""
+
+    @property
+    def each(self) -> list[Any]:
+        """What was found for every latent: one object for all of them, if they share a kernel."""
+        leaves, structure = jax.tree.flatten(self.found)
+        if self.shared:
+            return [structure.unflatten([leaf[0] for leaf in leaves])] * len(self.latents)
+        return [structure.unflatten([leaf[k] for leaf in leaves]) for k in range(len(self.latents))]
 
 
 def over_latents(function: Callable, kernel: Any, *arguments: Any, one_by_one: bool = False) -> list[Alike]:
     """`function(kernel, *argument)` of every latent, where `arguments` are sequences with one array per latent.
 
     Latents whose kernels have the same structure, and whose arguments the same shapes, are mapped over, so that the
-    size of a compiled program does not depend on their number. With `one_by_one`, they are processed in a loop.
+    size of a compiled program does not depend on their number. With `one_by_one`, they are processed in a loop. Latents
+    that share a kernel and its arguments (the same objects, as with tied hyperparameters) are processed once for all.
     """
     groups: list[tuple[Any, list[int], list[Any]]] = []
     for latent, parts in enumerate(zip(latent_kernels(kernel), *arguments, strict=True)):
@@ -108,7 +119,7 @@ def over_latents(function: Callable, kernel: Any, *arguments: Any, one_by_one: b
         else:
             known[1].append(latent)
             known[2].append(parts)
-    return [Alike(latents, _mapped(function, members, one_by_one)) for _, latents, members in groups]
+    return [_found(function, latents, members, one_by_one) for _, latents, members in groups]
 
 
 def _structure(parts: Any) -> Any:
@@ -119,9 +130,20 @@ def _structure(parts: Any) -> Any:
     return structure, [(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves]
 
 
+def _found(function: Callable, latents: list[int], members: list[Any], one_by_one: bool) -> Alike:
+    if _is_shared(members):
+        once = function(*members[0])
+        return Alike(latents, jax.tree.map(lambda leaf: jnp.stack([leaf] * len(latents)), once), shared=True)
+    return Alike(latents, _mapped(function, members, one_by_one))
+
+
+def _is_shared(members: list[Any]) -> bool:
+    """Whether all consist of the same objects: equal values of different objects may be different at the next call."""
+    first, *others = (jax.tree.leaves(parts) for parts in members)
+    return all(own is same for leaves in others for own, same in zip(leaves, first, strict=True))
+
+
 def _mapped(function: Callable, members: list[Any], one_by_one: bool) -> Any:
-    if len(members) == 1:
-        return jax.tree.map(lambda leaf: leaf[None], function(*members[0]))
     stacked = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *members)
     if one_by_one:
         return jax.lax.map(lambda parts: function(*parts), stacked)

@@ -195,7 +195,7 @@ class Projection(eqx.Module):
         """The projection on these inducing inputs."""
         # One by one, because it calls LAPACK (see `numerics/small.py`).
         groups = over_latents(lambda part, z: linalg.whitening(gram(part, z, z)), kernel, inducing, one_by_one=True)
-        found = {latent: group.found[k] for group in groups for k, latent in enumerate(group.latents)}
+        found = {latent: each for group in groups for latent, each in zip(group.latents, group.each, strict=True)}
         return cls(inducing, tuple(found[latent] for latent in range(len(inducing))))
 
     @classmethod
@@ -208,9 +208,7 @@ class Projection(eqx.Module):
         groups = over_latents(
             lambda part, z: linalg.whitening_and_root(gram(part, z, z)), kernel, every, one_by_one=True
         )
-        found = {
-            latent: [each[k] for each in group.found] for group in groups for k, latent in enumerate(group.latents)
-        }
+        found = {latent: each for group in groups for latent, each in zip(group.latents, group.each, strict=True)}
         whitening, roots = zip(*(found[latent] for latent in range(latents)), strict=True)
         return cls(every, whitening), jnp.stack(roots)
 

@@ -14,15 +14,31 @@ from ..inference.infer import infer
 from ..likelihoods import Gaussian
 from ..likelihoods.base import Likelihood
 from ..model import Model
+from ..numerics.gaussian import Sites
 from ..parameters import Free
 from ..results.result import Result
 from ..validation.arguments import flag
-from .choices import Size, all_rows_inducing, as_seed, method_for, prior_for, rows_to_learn_from
+from .choices import (
+    Choice,
+    Size,
+    all_rows_inducing,
+    as_seed,
+    centres_of,
+    coarse_for,
+    method_for,
+    per_row,
+    prior_for,
+    rows_to_learn_from,
+    shares_kernel,
+    with_inducing_of,
+)
 from .hyperpriors import with_priors
 from .scaling import UNCHANGED, Scaling
 
 _TOLERANCE = 1e-9
 """Of inference with given hyperparameters: the same data in another form, or order, give the same predictions."""
+_COARSE_TOLERANCE = 1e-4
+"""Of inference for many classes, as in the search for their hyperparameters."""
 _PIECE = 4096
 """Rows that are predicted at a time, which bounds the memory."""
 
@@ -49,6 +65,15 @@ def weighted_rows(*parts: Any) -> tuple[Any, ...]:
     if weights is None or np.all(weights > 0.0):
         return parts
     return tuple(part[weights > 0.0] for part in parts)
+
+
+def _for_all_rows(sites: Sites, few: np.ndarray | None, rows: int) -> Sites:
+    """Sites of some rows, and sites without information for all others."""
+    if few is None:
+        return sites
+    whole = Sites(*(np.zeros((rows, *np.shape(part)[1:])) for part in (sites.linear, sites.precision)))
+    whole.linear[few], whole.precision[few] = sites.linear, sites.precision
+    return whole
 
 
 class GPEstimator(BaseEstimator, abc.ABC):
@@ -78,12 +103,16 @@ class GPEstimator(BaseEstimator, abc.ABC):
         self._x_scaling = Scaling.of(x, weights) if flag(given.scale_x, "scale_x") else UNCHANGED
         x = self._x_scaling.apply(x)
         size = Size(rows, columns, likelihood.num_latents, isinstance(likelihood, Gaussian))
-        inducing = all_rows_inducing(x, given.inducing)
+        shared = given.parameters is None and shares_kernel(given.kernel, given.prior, likelihood, columns)
         # A program is compiled for one seed of the choice of inducing inputs, so it does not change without need.
         of_prior = 0 if given.random_state is None else seed
-        choice = prior_for(
-            given.kernel, given.prior, size, given.max_dense, inducing, given.batch_size, method, of_prior
-        )
+
+        def prior_with(count: Any) -> Choice:
+            inducing = centres_of(x, count, given.kernel, of_prior) if shared else all_rows_inducing(x, count)
+            sizes = given.max_dense, inducing, given.batch_size
+            return prior_for(given.kernel, given.prior, size, *sizes, method, of_prior)
+
+        choice = prior_with(given.inducing)
         self.prior_ = choice.name
         model = Model(choice.prior, likelihood)
         batches: dict[str, Any] = {} if choice.batch_size is None else {"batch_size": choice.batch_size, "key": seed}
@@ -93,15 +122,26 @@ class GPEstimator(BaseEstimator, abc.ABC):
         parameters = given.parameters
         if parameters is None:
             scales = Scaling.of(x, weights).scale
-            parameters = with_priors(model, scales, isinstance(self, ClassifierMixin), bounds or {})
+            parameters = with_priors(model, scales, isinstance(self, ClassifierMixin), bounds or {}, shared)
         options: dict[str, Any] = {"parameters": parameters, "restarts": given.restarts, "max_steps": given.max_steps}
         options |= {"tol": given.tol, "key": seed, "standard_errors": False, "weak_priors": "keep"}
-        few = rows_to_learn_from(choice, size, given.max_learn, random)
-        if few is None:
+        coarse = coarse_for(choice, size, given.inducing, given.max_learn) if shared else None
+        few = rows_to_learn_from(choice, size, given.max_learn if coarse is None else coarse.rows, random)
+        if shared:
+            options["tol"] = per_row(given.tol, rows if few is None else len(few))
+        if few is None and coarse is None:
             self.result_ = fit(model, x, y, method, weights=weights, batch_size=choice.batch_size, **options)
             return
-        learned = fit(model, x[few], y[few], method, weights=None if weights is None else weights[few], **options)
-        self.result_ = infer(learned.model, x, y, method, weights=weights, **batches)
+        if coarse is not None:
+            model = Model(prior_with(coarse.inducing).prior, likelihood)
+        part = x, y, weights
+        if few is not None:
+            part = x[few], y[few], None if weights is None else weights[few]
+        learned = fit(model, *part[:2], method, weights=part[2], **options)
+        if coarse is not None and not batches:
+            # From the sites of the rows that were learned from, which fewer inducing inputs change little.
+            batches = {"sites": _for_all_rows(learned.sites, few, rows), "tol": _COARSE_TOLERANCE}
+        self.result_ = infer(with_inducing_of(choice, learned.model), x, y, method, weights=weights, **batches)
 
     def _read_new(self, X: Any) -> np.ndarray:
         """New inputs in scaled units."""

@@ -7,14 +7,19 @@ import numpy as np
 from .. import means
 from ..inference.minibatch.checks import state_per_row
 from ..kernels import Independent, Kernel
+from ..kernels import inducing as inducing_inputs
+from ..likelihoods import Softmax
+from ..likelihoods.base import Likelihood
 from ..methods import presets
 from ..methods.presets import VI
 from ..methods.rule import Method
+from ..model import Model
 from ..priors.base import Prior
+from ..priors.by_name import named
 from ..priors.dense import GP
 from ..priors.markov import MarkovGP
 from ..priors.sparse import SparseGP
-from ..validation.arguments import is_whole, whole
+from ..validation.arguments import is_whole, tolerance, whole
 from ..validation.names import find
 
 PRIORS = ("auto", "dense", "sparse", "markov")
@@ -28,6 +33,12 @@ _FEWEST_INDUCING = 16
 ALL_AT_ONCE = 20_000
 """The largest number of rows that a sparse GP processes without batches."""
 _BATCH = 4096
+
+MANY_LENGTHSCALES = 50
+"""The largest number of classes times columns with which every class has a kernel of its own."""
+_COSTLY = 3e8
+"""N M² D² above which hyperparameters are learned from fewer rows and inducing inputs."""
+_LEARN_INDUCING = 50
 
 
 def method_for(method: Any) -> Method:
@@ -84,6 +95,17 @@ def prior_for(
     return Choice(prior, sparse, _batches(batch_size, size, sparse, method))
 
 
+def shares_kernel(kernel: Any, prior: Any, likelihood: Likelihood, columns: int) -> bool:
+    """Whether all classes have one kernel in common, by the rule in the documentation of the estimators.
+
+    >>> [shares_kernel("matern52", "auto", Softmax(3), columns) for columns in (16, 17)]
+    [False, True]
+    """
+    if not isinstance(kernel, str) or isinstance(prior, Prior) or not isinstance(likelihood, Softmax):
+        return False
+    return likelihood.num_classes * columns > MANY_LENGTHSCALES
+
+
 def rows_to_learn_from(
     choice: Choice, size: Size, max_learn: int | None, random: np.random.RandomState
 ) -> np.ndarray | None:
@@ -93,6 +115,49 @@ def rows_to_learn_from(
     if size.rows <= whole(max_learn, "max_learn", such_as=10_000):
         return None
     return np.sort(random.permutation(size.rows)[:max_learn])
+
+
+class Coarse(NamedTuple):
+    """With what the hyperparameters of many classes are learned: a number of inducing inputs, and of rows."""
+
+    inducing: int
+    rows: int
+
+
+def coarse_for(choice: Choice, size: Size, inducing: Any, max_learn: int | None) -> Coarse | None:
+    """Fewer rows and inducing inputs to learn from, where steps with all of them would take long; otherwise None."""
+    if not isinstance(choice.prior, SparseGP) or not is_whole(inducing):
+        return None
+    if size.rows * (inducing * size.latents) ** 2 <= _COSTLY:
+        return None
+    most = size.rows if max_learn is None else whole(max_learn, "max_learn", such_as=10_000) // size.latents
+    return Coarse(min(inducing, _LEARN_INDUCING), min(size.rows, max(most, 1)))
+
+
+def with_inducing_of(choice: Choice, learned: Model) -> Model:
+    """A model with learned hyperparameters, and the inducing inputs of this choice of a prior, if it has any."""
+    inducing = choice.prior.inducing if isinstance(choice.prior, SparseGP) else None
+    if inducing is None:
+        return learned
+    prior: Any = learned.prior
+    return Model(prior.with_inducing(inducing), learned.likelihood)
+
+
+def per_row(tol: Any, rows: int) -> float:
+    """The slope at which a search ends if `tol` is that of ten rows."""
+    return tolerance(tol, strict=True) * max(1.0, rows / 10.0)
+
+
+def centres_of(x: np.ndarray, count: Any, kernel: str, seed: int) -> Any:
+    """The centres of clusters of rows as inducing inputs; all rows, or what is given, as in `all_rows_inducing`.
+
+    Rows that are repeated count once, so that the centres are the same with weights in place of repeated rows.
+    """
+    if not is_whole(count) or x.shape[0] <= count:
+        return all_rows_inducing(x, count)
+    sample = inducing_inputs.Sample(seed)
+    sample.see(np.unique(x, axis=0))
+    return inducing_inputs.choose((named(kernel),), sample.rows, count, "kmeans", seed)[0]
 
 
 def _by_size(kernel: Any, size: Size, max_dense: Any) -> str:

@@ -55,8 +55,14 @@ class GPClassifier(ClassifierMixin, GPEstimator):
     per class, for more; "ordinal" is for classes whose order is that of their sorted labels, and any likelihood with
     `probabilities` of the classes 0, 1, ... may be given. All other arguments are those of `GPRegressor`.
 
-    After `fit`, `classes_` holds the labels, `result_` the result of `newtongp.fit` for the classes 0, 1, ..., and
-    `prior_` says which prior was used.
+    Every class has a kernel of its own if the number of classes times that of columns is at most 50, or if `parameters`
+    are given. Otherwise a kernel that is given by name is shared by all classes, inducing inputs are centres of
+    clusters of rows, and the search starts at the modes of the priors and ends at a slope of `tol` per ten rows. If a
+    step would take long (N M² D² above 3·10⁸, with N rows, M inducing inputs and D classes), hyperparameters are
+    learned from at most `max_learn` / D rows and 50 inducing inputs, and the posterior is that of all.
+
+    After `fit`, `classes_` holds the labels, `result_` the result of `newtongp.fit` for the classes 0, 1, ... (of
+    `newtongp.infer`, if hyperparameters were learned from less), and `prior_` says which prior was used.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(60, 2))
