@@ -28,8 +28,11 @@ from .known_sites import KnownSites
 from .learned import choose, with_values
 from .space import Space
 
-_FINEST, _COARSEST, _SHARE = 1e-7, 1e-4, 1e-3
-"""Limits of the tolerance of inference in evaluations with a gradient, and its share of the tolerance of the search."""
+FINEST, _COARSEST, _SHARE = 1e-7, 1e-4, 1e-3
+"""Limits of the tolerance of inference in evaluations with a gradient, and its share of the tolerance of the search.
+
+The result has the finest.
+"""
 _ROUGH_TOLERANCE = 1e-2
 """The same without a gradient: energies are then exact to some hundredths, since their errors are of second order."""
 _started: set[Any] = set()
@@ -42,7 +45,7 @@ def inner_tolerance(tol: float, method: Any, likelihood: Any) -> float:
     Where the energy does not change with the sites to first order, sites within this tolerance change its slope by less
     than `tol`. Other energies need sites as close as possible.
     """
-    return min(max(_SHARE * tol, _FINEST), _COARSEST) if objective.is_stationary(method, likelihood) else _FINEST
+    return min(max(_SHARE * tol, FINEST), _COARSEST) if objective.is_stationary(method, likelihood) else FINEST
 
 
 def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, max_steps: int, tol: float) -> Any:

@@ -28,7 +28,7 @@ from ..priors.by_name import for_columns
 from ..results.fit_result import FitResult
 from ..results.status import Status
 from ..validation.arguments import check_key, file_name, flag, tolerance, whole
-from .evaluator import Evaluator, RecordFile, inner_tolerance, start_compiling
+from .evaluator import FINEST, Evaluator, RecordFile, inner_tolerance, start_compiling
 from .initial_values import Scales, guessed_model
 from .learned import with_values
 from .search import lowest_of, release_weak_priors, search, starts_of
@@ -242,9 +242,13 @@ def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) ->
         # Evaluations for the curvature may be lower by rounding: the end point of the search is used.
         unconstrained = lowest.unconstrained if np.isfinite(lowest.total) else unconstrained
     model = with_values(space.slots, setup.model, space.values_at(unconstrained))
-    run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, evaluator.tol)
-    # The best evaluation is not repeated, unless a run before this one made it, or the search ended elsewhere.
+    run = Run(setup.with_model(model), evaluator.method, evaluator.step, None, FINEST)
+    # The best evaluation is not repeated, unless a run before this one made it, the search ended elsewhere, or
+    # inference was not as exact as the result has to be.
     known = evaluator.best_report if interrupted or np.array_equal(best[1], unconstrained) else None
+    if known is not None and evaluator.tol > FINEST and not known.residual <= FINEST:
+        known = None
+    evaluator.tol = FINEST
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
     spread = None if hessian is None or not np.all(np.isfinite(hessian)) else Spread.of(hessian)
     errors = standard_errors(space, unconstrained, spread)
