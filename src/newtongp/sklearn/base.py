@@ -4,6 +4,7 @@ import abc
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_array, check_random_state
@@ -14,7 +15,6 @@ from ..inference.infer import infer
 from ..likelihoods import Gaussian
 from ..likelihoods.base import Likelihood
 from ..model import Model
-from ..numerics.gaussian import Sites
 from ..parameters import Free
 from ..results.result import Result
 from ..validation.arguments import flag
@@ -67,13 +67,15 @@ def weighted_rows(*parts: Any) -> tuple[Any, ...]:
     return tuple(part[weights > 0.0] for part in parts)
 
 
-def _for_all_rows(sites: Sites, few: np.ndarray | None, rows: int) -> Sites:
+def _for_all_rows(sites: Any, few: np.ndarray | None, rows: int) -> Any:
     """Sites of some rows, and sites without information for all others."""
-    if few is None:
-        return sites
-    whole = Sites(*(np.zeros((rows, *np.shape(part)[1:])) for part in (sites.linear, sites.precision)))
-    whole.linear[few], whole.precision[few] = sites.linear, sites.precision
-    return whole
+
+    def filled(part: Any) -> np.ndarray:
+        whole = np.zeros((rows, *np.shape(part)[1:]))
+        whole[few] = part
+        return whole
+
+    return sites if few is None else jax.tree.map(filled, sites)
 
 
 class GPEstimator(BaseEstimator, abc.ABC):
