@@ -45,6 +45,7 @@ def test_kernels_of_the_same_structure_are_stacked_and_others_keep_their_place()
             np.testing.assert_allclose(ours, alone, rtol=1e-14, atol=1e-300)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_latents_share_is_evaluated_once():
     weights = RNG.normal(size=(3, 13, 4))
 
