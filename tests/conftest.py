@@ -49,6 +49,11 @@ from newtongp.inference import own_sizes
 
 own_sizes._PATIENCE = tiers._PATIENCE = 1e9
 
+# Most tests of `fit` predict nothing, and two workers leave no core idle: programs of predictions are not compiled ahead.
+from newtongp.fitting import fit as fitting
+
+fitting.start_compiling_predictions = lambda setup, workspace: None
+
 # What is traced makes very many objects, most of which stay: looking for garbage less often saves a tenth of the time.
 gc.set_threshold(200_000, 20, 100)
 

@@ -33,6 +33,8 @@ class Use:
         self.successor: Any = None
         self.started: compile_ahead.Compilation | None = None
         """The first compilation, if it was started before the first call."""
+        self.traced = 0.0
+        """How many seconds tracing took, if the first compilation was started."""
 
     @property
     def is_new(self) -> bool:
@@ -40,8 +42,8 @@ class Use:
         return self.patience == np.inf and self.started is None and not self.replaced
 
     def wait(self) -> float:
-        """Wait for the first compilation, if it was started; returns how long that took."""
-        return 0.0 if self.started is None else self.started.wait()
+        """Wait for the first compilation, if it was started; returns how long tracing and compiling took."""
+        return 0.0 if self.started is None else self.traced + self.started.wait()
 
 
 class Tiers:
@@ -81,8 +83,10 @@ class Tiers:
         use = self._use(args, *jax.tree.flatten(self.dynamic(args))) if compile_ahead.FINDS_COMPILED else None
         if use is None or not use.is_new:
             return None
+        began = time.perf_counter()
         with garbage.paused():
             lowered = jitted.lower(*args)
+        use.traced = time.perf_counter() - began
         use.started = compile_ahead.Compilation(lowered)
         self._prepares = True
         return lowered.out_info
