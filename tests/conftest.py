@@ -49,7 +49,7 @@ from newtongp.inference import own_sizes
 
 own_sizes._PATIENCE = tiers._PATIENCE = 1e9
 
-# Most tests of `fit` predict nothing, and two workers leave no core idle: programs of predictions are not compiled ahead.
+# Most tests of `fit` predict nothing, and two workers leave no core idle: predictions are not compiled ahead.
 from newtongp.fitting import fit as fitting
 
 fitting.start_compiling_predictions = lambda setup, workspace: None
