@@ -7,7 +7,7 @@ import pytest
 from scipy import integrate, special
 
 import newtongp as ng
-from newtongp.diagnostics.quadrature import estimate_error
+from newtongp.inference.quadrature import estimate_error
 
 N, DF = 60, 3.0
 X = np.linspace(0.0, 12.0, N)

@@ -128,7 +128,7 @@ def test_the_summary_of_six_classes_estimates_the_error_of_its_integrals():
     )
     kernels = ng.kernels.Independent([ng.kernels.RBF(1.5, 2.0) for _ in range(6)])
     result = ng.infer(ng.Model(ng.SparseGP(kernels, x[:8]), ng.likelihoods.Softmax(6)), x, y)
-    from newtongp.diagnostics.quadrature import QuadratureError, estimate_error
+    from newtongp.inference.quadrature import QuadratureError, estimate_error
 
     error = estimate_error(result)
     assert isinstance(error, QuadratureError)

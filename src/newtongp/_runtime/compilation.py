@@ -57,9 +57,10 @@ def compiled(
     iterates. By default that is the size of its arguments. If the program factorises many small matrices, `matrix`, the
     number of elements of one of them, determines the threads. With `full`, the effort is full unless there is little
     work.
-    Without `again`, the program is not compiled a second time. There are two attributes: `start` starts compiling the
+    Without `again`, the program is not compiled a second time. There are three attributes: `start` starts compiling the
     program that a call with such arguments, of which only the shapes matter, will use, and returns the shapes of its
-    value if it did; `prepare` compiles one for later calls (`Tiers.prepare`).
+    value if it did; `is_compiling` says whether any such compilation has not ended; `prepare` compiles one for later
+    calls (`Tiers.prepare`).
     """
 
     @functools.cache
@@ -107,7 +108,7 @@ def compiled(
                 return tiers.start(args, jitted(effort))
         return None
 
-    vars(call).update(prepare=lambda *args: tiers.prepare(args), start=start)
+    vars(call).update(prepare=lambda *args: tiers.prepare(args), start=start, is_compiling=tiers.is_compiling)
     return call
 
 

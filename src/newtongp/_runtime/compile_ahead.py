@@ -39,6 +39,11 @@ class Compilation:
                 self._use(self._compiled)
             self._lowered = self._use = None  # they are large
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended."""
+        return self._thread.is_alive()
+
     def wait(self) -> float:
         """Return when it has ended: how many seconds it took."""
         self._thread.join()

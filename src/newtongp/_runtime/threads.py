@@ -7,6 +7,7 @@ of it if anything else is running.
 
 import contextlib
 import functools
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -19,9 +20,16 @@ _lock = threading.Lock()
 _state: dict[str, Any] = {"users": 0, "limiter": None}
 
 
+def _limiter() -> Any:
+    """What sets one thread, and later the number of before; None if no program that needs LAPACK was lowered yet.
+
+    JAX uses the LAPACK of SciPy, and imports this module of it for the first program that needs it.
+    """
+    return _controller().limit(limits=1) if "scipy.linalg.cython_lapack" in sys.modules else None
+
+
 @functools.cache
 def _controller() -> Any:
-    import scipy.linalg  # noqa: F401  JAX uses the LAPACK of SciPy, which has to be loaded to be found
     import threadpoolctl
 
     return threadpoolctl.ThreadpoolController().select(user_api="blas")
@@ -38,16 +46,18 @@ def one_blas_thread() -> Iterator[None]:
     """A context in which BLAS and LAPACK use one thread. Afterwards they use as many as before.
 
     The number of threads belongs to the process, so the first of several Python threads sets it and the last resets it.
-    A thread that saves and restores this number by itself in the meantime saves and restores 1.
+    A thread that saves and restores this number by itself in the meantime saves and restores 1. LAPACK that is loaded
+    within the context keeps all its threads until another context is entered.
     """
     with _lock:
-        if _state["users"] == 0:
-            _state["limiter"] = _controller().limit(limits=1)
+        if _state["limiter"] is None:
+            _state["limiter"] = _limiter()
         _state["users"] += 1
     try:
         yield
     finally:
         with _lock:
             _state["users"] -= 1
-            if _state["users"] == 0:
+            if _state["users"] == 0 and _state["limiter"] is not None:
                 _state["limiter"].restore_original_limits()
+                _state["limiter"] = None

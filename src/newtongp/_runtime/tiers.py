@@ -91,6 +91,10 @@ class Tiers:
         self._prepares = True
         return lowered.out_info
 
+    def is_compiling(self) -> bool:
+        """Whether any compilation that was started has not ended."""
+        return any(use.started is not None and use.started.is_running for use in list(self._uses.values()))
+
     def prepared(self, args: tuple, leaves: list, structure: Any) -> Callable[[], Any] | None:
         """The function's value as a function, if the program was prepared and is ready; `leaves` as for `run`.
 

@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 from .._runtime.compilation import compiled
 from .._runtime.double import in_double
 from .._runtime.lazy import is_a
+from ..inference.quadrature import NotEstimated, Rows, estimate_error, rule_words
 from ..inputs.data import Data
 from ..likelihoods.base import over_rows
 from ..methods.curvature import QuasiNewton
@@ -25,7 +26,6 @@ from ..results.fit_result import FitResult
 from ..results.result import Result
 from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
 from ..validation.text import number, shown
-from .quadrature import NotEstimated, Rows, estimate_error, rule_words
 
 
 class Finding(NamedTuple):

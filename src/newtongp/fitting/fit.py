@@ -19,6 +19,7 @@ from ..inference.loop import MOST_STEPS, work_of
 from ..inference.own_sizes import in_own_size
 from ..inference.prior_check import check_prior
 from ..inference.problem import Setup
+from ..inference.quadrature import start_compiling_estimates
 from ..inference.steps.double_loop import DoubleLoop
 from ..inputs import memory
 from ..inputs.data import read_inputs, with_weights
@@ -28,6 +29,7 @@ from ..priors.by_name import for_columns
 from ..results.fit_result import FitResult
 from ..results.status import Status
 from ..validation.arguments import check_key, file_name, flag, tolerance, whole
+from . import objective
 from .evaluator import FINEST, Evaluator, RecordFile, inner_tolerance, start_compiling
 from .initial_values import Scales, guessed_model
 from .learned import with_values
@@ -161,7 +163,7 @@ def fit(
             )
         evaluator = Evaluator(setup, *choices, report_progress, use)
         if workspace is not None:  # while evaluations are compiled
-            start_compiling_predictions(setup, workspace)
+            _start_compiling_others(setup, method, workspace)
         searches, trace, interrupted, hessian = [], [], False, None
         try:
             for start in starts_of(evaluator, int(restarts), key):
@@ -180,6 +182,13 @@ def fit(
     if record_file is not None and len(evaluator.record) >= len(evaluator.replay):
         record_file.write(evaluator.record, evaluator.sites, now=True)
     return _finish(evaluator, searches, trace, interrupted, hessian, started, throw)
+
+
+def _start_compiling_others(setup: Setup, method: Any, workspace: Any) -> None:
+    """Start compiling what results are used for: predictions and, if that costs no time, what a summary estimates."""
+    start_compiling_predictions(setup, workspace)
+    if objective.evaluate.is_compiling():
+        start_compiling_estimates(setup, method, workspace)
 
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:

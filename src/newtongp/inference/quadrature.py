@@ -1,4 +1,7 @@
-"""Estimates of quadrature error at the sites of a result."""
+"""Estimates of quadrature error at the sites of a result.
+
+`fit` starts compiling them while it waits for the compiler (`start_compiling_estimates`): a summary needs them.
+"""
 
 import functools
 from collections.abc import Callable
@@ -25,8 +28,9 @@ from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at, rule_fo
 from ..methods.rule import Method, evaluate, propose, residual
 from ..methods.weights import copies_of, divided, times
 from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, SphericalRule, Unscented
-from ..numerics.gaussian import Gaussian, add_covariance, cavity
+from ..numerics.gaussian import Gaussian, Sites, add_covariance, cavity
 from ..results.result import Result
+from .problem import Setup
 
 
 class Rows(NamedTuple):
@@ -42,20 +46,33 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, result: Result, rows: np.ndarray) -> "Rows":
         """These rows of a result."""
-        data, likelihood = result.data, result.model.likelihood
-        observed_outputs = None if data.seen is None else data.seen[rows]
-        weights = None if data.weights is None else data.weights[rows]
-        taken = Data(data.x[rows], data.y[rows], data.observed[rows], observed_outputs, weights)
         residual_covariance = None
         if result.site_marginals is not result.marginals:
             residual_covariance = (result.marginals.covariance - result.site_marginals.covariance)[rows]
         marginal, site = jax.tree.map(lambda leaf: np.asarray(leaf)[rows], (result.site_marginals, result.sites))
-        own_likelihood = taken.weighted_likelihood(at_rows(likelihood, rows))
-        return cls(own_likelihood, taken.y, taken.observed, marginal, site, residual_covariance)
+        return cls(*_data_at(result.model.likelihood, result.data, rows), marginal, site, residual_covariance)
+
+    @classmethod
+    def without_posterior(cls, setup: Setup, workspace: Any, rows: np.ndarray) -> "Rows":
+        """These rows of data, in the shapes that those of a result will have; `workspace` may be shapes only."""
+        latents = setup.model.prior.num_latents
+        covariance = np.zeros((rows.size, latents, latents))
+        has_residual = jax.eval_shape(lambda workspace: workspace.residual_covariance(), workspace) is not None
+        residual = covariance if has_residual else None
+        marginal, site = Gaussian(np.zeros((rows.size, latents)), covariance), Sites.constant(rows.size, latents, 0.0)
+        return cls(*_data_at(setup.model.likelihood, setup.data, rows), marginal, site, residual)
 
     def map(self, function: Callable[["Rows"], Any]) -> Any:
         """`function(rows)`, with one entry per row, for rows that are filled up to a size class."""
         return in_size_class(lambda *parts: function(Rows(*parts)), *self)
+
+
+def _data_at(likelihood: Likelihood, data: Data, rows: np.ndarray) -> tuple[Likelihood, np.ndarray, np.ndarray]:
+    """The likelihood of these rows, with their weights; y; and whether they are observed."""
+    observed_outputs = None if data.seen is None else data.seen[rows]
+    weights = None if data.weights is None else data.weights[rows]
+    taken = Data(data.x[rows], data.y[rows], data.observed[rows], observed_outputs, weights)
+    return taken.weighted_likelihood(at_rows(likelihood, rows)), taken.y, taken.observed
 
 
 class QuadratureError(NamedTuple):
@@ -105,14 +122,63 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
     error of the energy. Where one latent needs nodes, the finer rule follows the density and is nearly exact; elsewhere
     it has twice the number of nodes per latent, or very many quasi-random nodes.
     """
-    method = result.method
+    plan = _plan_of(result.model.likelihood, result.method, result.data)
+    if isinstance(plan, NotEstimated):
+        return plan
+    method, rows, means, precisions = result.method, plan.rows, None, None
+    checked = Rows.of(result, rows)
+    estimate = plan.estimate(method, checked.likelihood)
+    if estimate is None:
+        energies = np.zeros(rows.size)
+    else:
+        energies, means, precisions = checked.map(estimate)
+    energies = np.where(np.isfinite(energies), energies, 0.0)
+    energy = float(np.sum(energies)) * float(np.sum(result.data.observed)) / rows.size
+    return QuadratureError(plan.rule, plan.finer, rows, energies, energy, means, precisions)
+
+
+def start_compiling_estimates(setup: Setup, method: Method, workspace: Any) -> None:
+    """Start compiling what `estimate_error` will need, given the shapes of a workspace."""
+    plan = _plan_of(setup.model.likelihood, method, setup.data)
+    if not isinstance(plan, NotEstimated):
+        rows = Rows.without_posterior(setup, workspace, plan.rows)
+        estimate = plan.estimate(method, rows.likelihood)
+        if estimate is not None:
+            rows.map(lambda rows: _start(estimate, rows))
+
+
+def _start(estimate: functools.partial, rows: Rows) -> None:
+    vars(estimate.func)["start"](*estimate.args, rows)
+
+
+class _Plan(NamedTuple):
+    """How an error is estimated."""
+
+    rule: Cubature
+    finer: Cubature
+    count: int
+    """The number of latents that need nodes."""
+    rows: np.ndarray
+    """The rows to check."""
+    power: float | None
+
+    def estimate(self, method: Method, likelihood: Likelihood) -> functools.partial | None:
+        """The compiled function of rows that estimates their errors; None if there are none."""
+        if method.cubature is None and _is_closed(likelihood, self.power):
+            return None
+        simple = method.is_stationary and method.safeguard is None and method.target.name in ("vi", "power_ep")
+        if self.count == 1 and simple:
+            return functools.partial(_update_errors, method, self.finer)
+        return functools.partial(_energy_errors, method.cubature, self.finer, self.power)
+
+
+def _plan_of(likelihood: Likelihood, method: Method, data: Data) -> _Plan | NotEstimated:
     declared = method.energy
     if declared is None:
         return NotEstimated(f"integrals of {type(method.target).__name__}, which brings its own energy")
     if not declared.integrates:
         return NotEstimated(None)
-    power = declared.power
-    rule, count = _rule_of(result.model.likelihood, method.cubature, power)
+    rule, count = _rule_of(likelihood, method.cubature, declared.power)
     if count == 0:
         return NotEstimated(None)
     finer = _finer(rule, count)
@@ -120,22 +186,9 @@ def estimate_error(result: Result) -> QuadratureError | NotEstimated:
         return NotEstimated(
             f"integrals over {count} latent(s), for which there is no finer rule than {rule_words(rule)}"
         )
-    rows = np.flatnonzero(result.data.observed)
+    rows = np.flatnonzero(data.observed)
     rows = rows[:: max(1, round(rows.size * finer.rule(count)[1].size / _MOST_VALUES))]
-    if rows.size == 0:
-        return NotEstimated(None)
-    checked = Rows.of(result, rows)
-    means = precisions = None
-    if method.cubature is None and _is_closed(checked.likelihood, power):
-        energies = np.zeros(rows.size)
-    elif count == 1 and method.is_stationary and method.safeguard is None and method.target.name in ("vi", "power_ep"):
-        errors = checked.map(functools.partial(_update_errors, method, finer))
-        energies, means, precisions = (np.asarray(part) for part in errors)
-    else:
-        energies = np.asarray(checked.map(functools.partial(_energy_errors, method.cubature, finer, power)))
-    energies = np.where(np.isfinite(energies), energies, 0.0)
-    energy = float(np.sum(energies)) * float(np.sum(result.data.observed)) / rows.size
-    return QuadratureError(rule, finer, rows, energies, energy, means, precisions)
+    return NotEstimated(None) if rows.size == 0 else _Plan(rule, finer, count, rows, declared.power)
 
 
 @in_double
@@ -175,10 +228,14 @@ def rule_words(rule: Cubature) -> str:
     return f"{type(rule).__name__}({number})"
 
 
+_Errors = tuple[Float[Array, " N"], Float[Array, " N"] | None, Float[Array, " N"] | None]
+"""The errors of rows: of their energies, of their means and of the precisions of their sites."""
+
+
 @in_double
 @functools.partial(compiled, static_argnums=(1, 2))
-def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | None, rows: Rows) -> Float[Array, " N"]:
-    """The error of every row's contribution to the energy: the VFE, or the power EP energy."""
+def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | None, rows: Rows) -> _Errors:
+    """The error of every row's contribution to the energy, the VFE or the power EP energy, and of nothing else."""
 
     def row(likelihood, y, observed, marginal, site, residual_covariance):
         copies = copies_of(likelihood)
@@ -194,7 +251,7 @@ def _energy_errors(cubature: Cubature | None, finer: Cubature, power: float | No
         error = _integral(base, y, other, raised) - _integral(base, y, ours, raised)
         return times(share * error, copies.number)
 
-    return over_rows(row, rows.likelihood, tuple(rows[1:]))
+    return over_rows(row, rows.likelihood, tuple(rows[1:])), None, None
 
 
 def _at_other(nodes: Nodes, around: Gaussian, rule: Cubature) -> Nodes:
@@ -216,9 +273,7 @@ def _integral(likelihood: Likelihood, y: Float[Array, " P"], nodes: Nodes, power
 
 @in_double
 @functools.partial(compiled, static_argnums=1)
-def _update_errors(
-    method: Method, finer: Cubature, rows: Rows
-) -> tuple[Float[Array, " N"], Float[Array, " N"], Float[Array, " N"]]:
+def _update_errors(method: Method, finer: Cubature, rows: Rows) -> _Errors:
     """`_energy_errors`, and how far every row's own update with the finer rule moves its mean and site precision."""
     by_finer = Method(method.target, method.curvature, None, finer)
     count = rows.likelihood.num_latents
