@@ -83,13 +83,12 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
     selected = np.zeros(data.y.shape[0], dtype=bool)
     selected[rows[:: max(1, rows.size // _MOST_ROWS)]] = True
     start = np.zeros(latents)
+    if _is_location(likelihood):
+        start[0] = np.median(data.y[selected])
     size = size_class(selected.size)
     filled = map_row_parameters(lambda values: fill_rows(values, size), likelihood)
     y = fill_rows(data.y, size)
     counted = np.append(selected, np.zeros(size - selected.size, dtype=bool))
-    _loss_of_a_constant.start(start, filled, y, counted)  # while moments are compiled
-    if _is_location(likelihood):
-        start[0] = np.median(data.y[selected])
 
     def loss(f: np.ndarray) -> tuple[float, np.ndarray]:
         value, slope = (np.asarray(part) for part in _loss_of_a_constant(f, filled, y, counted))
