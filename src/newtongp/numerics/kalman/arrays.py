@@ -153,7 +153,8 @@ class Arrays(Form):
 
     def scale(self, scale, vector):
         scale = jnp.asarray(scale)[..., None]
-        return scale * _with_rank(vector, scale.ndim)
+        rank = max(scale.ndim, vector.ndim)
+        return _with_rank(scale, rank) * _with_rank(vector, rank)
 
     def rank_one(self, symmetric, scale, vector):
         return self.rank_one_general(symmetric, scale, vector, vector)
@@ -204,5 +205,5 @@ class Arrays(Form):
 
 
 def _with_rank(vector: Vector, rank: int) -> Vector:
-    """A vector that is the same for all pieces, with leading axes added for broadcasting."""
+    """A vector that is the same for all rows or pieces, with leading axes added for broadcasting."""
     return vector.reshape((1,) * (rank - vector.ndim) + vector.shape)
