@@ -329,6 +329,56 @@ def test_pieces_change_nothing(name, form, pieces):
 DRAWS = 4000
 
 
+def normaliser_of_matrices(blocks, precision, linear):
+    """½ (τᵀm − log det(I + ΛK)), in JAX and from one big matrix, for one latent."""
+    length = len(blocks.rows)
+    spread, joint = jax.scipy.linalg.block_diag(*blocks.initial), {}
+    for t in range(length):
+        step = jax.scipy.linalg.block_diag(*[block[t] for block in blocks.transition])
+        for s in range(t):
+            joint[t, s] = step @ joint[t - 1, s]
+            joint[s, t] = joint[t, s].T
+        noise = jax.scipy.linalg.block_diag(*[block[t] for block in blocks.noise])
+        joint[t, t] = spread = step @ spread @ step.T + noise
+    every = range(length)
+    gram = jnp.array([[blocks.rows[t, 0] @ joint[t, s] @ blocks.rows[s, 0] for s in every] for t in every])
+    matrix = jnp.eye(length) + precision[:, 0] * gram
+    mean = gram @ jnp.linalg.solve(matrix, linear[:, 0])
+    return 0.5 * (linear[:, 0] @ mean - jnp.linalg.slogdet(matrix)[1])
+
+
+@pytest.mark.cases(quick=["arrays-1"], slow=["unrolled-1"], others="thorough")
+@pytest.mark.parametrize("pieces", [1, 4])
+@pytest.mark.parametrize("form", ["unrolled", "arrays"])
+def test_derivatives_of_the_log_normaliser_are_those_of_the_dense_matrix(form, pieces):
+    layout = LAYOUTS["a sum of blocks"]
+    blocks, precision, linear, _ = draw_problem(np.random.default_rng(5), layout, "psd", "full")
+
+    def value(matrices, precision, linear):
+        sites = fill_up(precision, jnp.zeros((1, 1)), pieces), fill_up(linear, jnp.zeros(1), pieces)
+        given = blocks._replace(transition=matrices[0], noise=matrices[1], initial=matrices[2])
+        return kalman.log_normaliser(make(layout, form, given, pieces), *sites)
+
+    def wanted(matrices, precision, linear):
+        given = blocks._replace(transition=matrices[0], noise=matrices[1], initial=matrices[2])
+        return normaliser_of_matrices(given, precision, linear)
+
+    arguments = (blocks.transition, blocks.noise, blocks.initial), precision, linear
+    arguments = jax.tree.map(jnp.asarray, arguments)
+    found = jax.jit(jax.value_and_grad(value, argnums=(0, 1, 2)))(*arguments)
+    right = jax.jit(jax.value_and_grad(wanted, argnums=(0, 1, 2)))(*arguments)
+
+    # Derivatives in symmetric matrices are compared as symmetric ones.
+    def symmetric(gradients):
+        (transition, noise, initial), *rest = gradients
+        halves = jax.tree.map(lambda matrix: 0.5 * (matrix + jnp.swapaxes(matrix, -1, -2)), (noise, initial))
+        return transition, *halves, *rest
+
+    assert float(found[0]) == pytest.approx(float(right[0]), abs=1e-12)
+    for a, b in zip(jax.tree.leaves(symmetric(found[1])), jax.tree.leaves(symmetric(right[1])), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-11)
+
+
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def everything(layout, form, blocks, precision, linear, chosen):
     """What else can be asked of a chain of one piece: states, joint covariance, predictions and draws."""

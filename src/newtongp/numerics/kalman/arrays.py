@@ -185,7 +185,9 @@ class Arrays(Form):
         if single is not None:
             return column[..., single], None
         diagonal = jnp.sum(symmetric * _with_rank(np.eye(self.dimension), symmetric.ndim), axis=-1)
-        return resolved(self.dot(direction, column), jnp.sum(direction**2 * diagonal, axis=-1))
+        return resolved(
+            self.dot(direction, column), jnp.sum(_with_rank(direction**2, diagonal.ndim) * diagonal, axis=-1)
+        )
 
     def with_column(self, symmetric, direction, column):
         single = self.single(direction)
