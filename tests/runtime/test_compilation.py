@@ -138,7 +138,10 @@ def listen(event, duration, fun_name="", **_):
 jax.monitoring.register_event_duration_secs_listener(listen)
 
 import newtongp as ng
+from newtongp.fitting import objective
 
+# However fast this machine compiles.
+vars(objective.evaluate)["is_pending"] = lambda: True
 result = ng.fit(ng.Model(ng.PRIOR("matern32"), "LIKELIHOOD"), range(30), [1, 1, 0, 0, 1] * 6)
 uses_lapack = "scipy.linalg" in sys.modules
 str(result.summary())

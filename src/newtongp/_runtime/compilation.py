@@ -59,8 +59,8 @@ def compiled(
     work.
     Without `again`, the program is not compiled a second time. There are three attributes: `start` starts compiling the
     program that a call with such arguments, of which only the shapes matter, will use, and returns the shapes of its
-    value if it did; `is_compiling` says whether any such compilation has not ended; `prepare` compiles one for later
-    calls (`Tiers.prepare`).
+    value if it did; `is_pending` says whether a program that was started is still being compiled or read; `prepare`
+    compiles one for later calls (`Tiers.prepare`).
     """
 
     @functools.cache
@@ -108,7 +108,10 @@ def compiled(
                 return tiers.start(args, jitted(effort))
         return None
 
-    vars(call).update(prepare=lambda *args: tiers.prepare(args), start=start, is_compiling=tiers.is_compiling)
+    def is_pending() -> bool:
+        return tiers.is_compiling() or saved_programs.are_read()
+
+    vars(call).update(prepare=lambda *args: tiers.prepare(args), start=start, is_pending=is_pending)
     return call
 
 

@@ -45,6 +45,11 @@ class ReadAhead:
         # What has not been begun is read here, before what was expected earlier.
         return self._load(self._folder / name) if reading is None or reading.cancel() else reading.result()
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether anything is being read."""
+        return any(thread.is_alive() for thread in self._threads)
+
     def wait(self) -> None:
         """Return when nothing is being read: for tests."""
         for thread in self._threads:

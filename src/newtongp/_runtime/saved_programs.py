@@ -66,6 +66,11 @@ def _is_own(folder: Path) -> bool:
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
+def are_read() -> bool:
+    """Whether programs that will be needed are being read."""
+    return _state["ahead"] is not None and _state["ahead"].is_reading
+
+
 def are_saved() -> bool:
     """Whether programs are saved here and now."""
     if _state["folder"] is None or jax.device_count() > 1:

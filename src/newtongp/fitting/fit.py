@@ -6,6 +6,7 @@ energy (`objective.py`; `conjugate.py` with Gaussian noise, where nothing iterat
 """
 
 import contextlib
+import importlib
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -164,6 +165,9 @@ def fit(
         evaluator = Evaluator(setup, *choices, report_progress, use)
         if workspace is not None:  # while evaluations are compiled
             _start_compiling_others(setup, method, workspace)
+        if objective.evaluate.is_pending():
+            # Predictions and summaries need them, and importing them takes a fifth of a second.
+            importlib.import_module("scipy.special")
         searches, trace, interrupted, hessian = [], [], False, None
         try:
             for start in starts_of(evaluator, int(restarts), key):
@@ -187,7 +191,7 @@ def fit(
 def _start_compiling_others(setup: Setup, method: Any, workspace: Any) -> None:
     """Start compiling what results are used for: predictions and, if that costs no time, what a summary estimates."""
     start_compiling_predictions(setup, workspace)
-    if objective.evaluate.is_compiling():
+    if objective.evaluate.is_pending():
         start_compiling_estimates(setup, method, workspace)
 
 
