@@ -11,9 +11,9 @@ A prior, a likelihood and a method are three independent choices:
 
 from typing import TYPE_CHECKING
 
-from ._runtime.garbage import paused
+from ._runtime import garbage as _garbage
 
-with paused():
+with _garbage.imports():
     # Imported from here, not from the modules below: CPython maps memory for the frames of deep calls, and unmaps it
     # when they return. That happens tens of thousands of times if JAX, whose import makes very many calls, is imported
     # at the wrong depth.
