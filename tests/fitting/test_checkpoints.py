@@ -57,8 +57,8 @@ from newtongp.fitting import fit as whole
 x = np.linspace(0.0, 10.0, 40)
 y = np.random.default_rng(0).poisson(np.exp(1.0 + np.sin(x)))
 before = whole.Evaluator._evaluate
-def slowly(self, free):
-    found = before(self, free)
+def slowly(self, free, *rest):
+    found = before(self, free, *rest)
     time.sleep(0.4)
     print(len(self.record) + 1, flush=True)
     return found

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -251,6 +252,34 @@ def test_standard_errors_are_from_the_curvature():
     assert abs(result.energy - negative_log_likelihood(unconstrained)) < 1e-6
 
 
+@pytest.mark.parametrize("first", ["pickle", "standard_errors", "covariance"])
+def test_standard_errors_of_a_quick_fit_are_computed_when_they_are_first_used(monkeypatch, first):
+    x, y = data()
+    model = ng.Model(ng.MarkovGP("matern32"), "poisson")
+    before, evaluations = whole.Evaluator._evaluate, []
+
+    def counted(self, *args):
+        evaluations.append(args)
+        return before(self, *args)
+
+    monkeypatch.setattr(whole.Evaluator, "_evaluate", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(whole, "_SOON", 0)
+        now = fit(model, x, y)
+    count = len(evaluations)
+    later = fit(model, x, y)
+    assert len(evaluations) == 2 * count - 2 * len(later.learned)
+    if first == "pickle":
+        later = pickle.loads(pickle.dumps(later))
+    used = later.covariance.matrix if first == "covariance" else now.covariance.matrix
+    np.testing.assert_allclose(used, now.covariance.matrix, rtol=1e-6)
+    assert later.standard_errors.keys() == now.standard_errors.keys()
+    for name, error in now.standard_errors.items():
+        np.testing.assert_allclose(later.standard_errors[name], error, rtol=1e-6)
+    assert len(evaluations) == 2 * count  # once for all uses
+    assert later.learned == now.learned and not hasattr(later, "standard_error")
+
+
 # What users can say -------------------------------------------------------------------------------
 
 
@@ -397,8 +426,8 @@ from newtongp.fitting import checkpoint
 from newtongp.fitting import fit as whole
 checkpoint.Checkpoint.PATIENCE = 0.0
 before = whole.Evaluator._evaluate
-def slowly(self, free):
-    found = before(self, free)
+def slowly(self, free, *rest):
+    found = before(self, free, *rest)
     print(len(self.record), flush=True)
     if len(sys.argv) > 2 and len(self.record) == int(sys.argv[2]):
         import time

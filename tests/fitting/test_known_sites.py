@@ -76,6 +76,7 @@ def test_a_fit_takes_fewer_steps(monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(Evaluator, "_next", noted)
             result = ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), x, y)
+            assert result.standard_errors  # which take evaluations too
         assert result.status is ng.Status.CONVERGED
         steps.append((sum(taken), result.energy))
     assert steps[0][0] < 0.85 * steps[1][0]

@@ -154,6 +154,11 @@ class Evaluator:
                 return entry.energy + penalty, entry.gradient + slope
         return self(unconstrained)
 
+    @property
+    def slopes(self) -> list[tuple[float, np.ndarray]]:
+        """All energies, without prior densities, and their gradients."""
+        return [(entry.energy, entry.gradient) for entry in self.record]
+
     def ranked(self, points: Iterable[np.ndarray]) -> list[tuple[np.ndarray, Sites]]:
         """The points at which inference works, with the sites that it found, in the order of rough energies."""
         found: list[tuple[float, np.ndarray, Sites]] = []

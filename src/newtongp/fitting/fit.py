@@ -6,6 +6,7 @@ energy (`objective.py`; `conjugate.py` with Gaussian noise, where nothing iterat
 """
 
 import contextlib
+import functools
 import importlib
 import time
 from collections.abc import Iterator, Mapping
@@ -36,10 +37,15 @@ from .initial_values import Scales, guessed_model
 from .learned import with_values
 from .search import lowest_of, release_weak_priors, search, starts_of
 from .space import Space, report_failure
-from .standard_errors import Spread, curvature, standard_errors
+from .standard_errors import curvature, errors_and_spread
 
 _GRADIENTS = 4.0
 """The memory that a gradient takes, as a multiple of that of inference."""
+_SOON = 2**23
+"""The number of array elements up to which standard errors are computed when they are first used: in tenths of seconds.
+
+Nobody should have to wait for them after a search that took long.
+"""
 
 
 @in_double
@@ -180,7 +186,10 @@ def fit(
             if not standard_errors:
                 hessian = None
             elif hessian is None and searches:
-                hessian = curvature(evaluator, lowest_of(searches).unconstrained, space.units)
+                find = functools.partial(curvature, evaluator, lowest_of(searches).unconstrained, space.units)
+                # A record has all evaluations, and a bar shows them. Where no slope was seen, they may show one.
+                later = 2 * space.size * evaluator.work <= _SOON and record_file is None and not progress
+                hessian = find if later and not space.without_influence(evaluator.slopes) else find()
         except KeyboardInterrupt:
             interrupted = True
     if record_file is not None and len(evaluator.record) >= len(evaluator.replay):
@@ -226,8 +235,11 @@ def _with_chosen_inducing(setup: Setup, x: Any, y: Any) -> Setup:
     return Setup(Model(prior.with_chosen_inducing(guessed, setup.data.x), setup.model.likelihood), x, y)
 
 
-def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) -> FitResult:
-    """Run inference with the learned hyperparameters, and assemble the result."""
+def _finish(evaluator, searches, trace, interrupted, hessian: Any, started, throw) -> FitResult:
+    """Run inference with the learned hyperparameters, and assemble the result.
+
+    `hessian` can be a function, to be called when standard errors are first used.
+    """
     space, setup = evaluator.space, evaluator.setup
     best = evaluator.candidate if evaluator.best is None else evaluator.best
     if best is None and interrupted:
@@ -263,11 +275,13 @@ def _finish(evaluator, searches, trace, interrupted, hessian, started, throw) ->
         known = None
     evaluator.tol = FINEST
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
-    spread = None if hessian is None or not np.all(np.isfinite(hessian)) else Spread.of(hessian)
-    errors = standard_errors(space, unconstrained, spread)
-    space.note_without_influence([(entry.energy, entry.gradient) for entry in evaluator.record])
-    fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, errors)
-    fit_result.spread = None if spread is None else spread.matrix
+    errors = (
+        ((lambda: errors_and_spread(space, unconstrained, hessian())),)
+        if callable(hessian)
+        else errors_and_spread(space, unconstrained, hessian)
+    )
+    space.note_without_influence(evaluator.slopes)
+    fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, *errors)
     report_failure(fit_result, throw, stacklevel=4)
     return fit_result
 

@@ -176,20 +176,25 @@ class Space:
         """Note the parameters at which weak priors pull here."""
         self.undetermined = self.names_of(self.pull(unconstrained)[1] != 0.0)
 
-    def note_without_influence(self, evaluations: list[tuple[float, np.ndarray]]) -> None:
-        """Add notes on parameters whose slope was zero, up to rounding, wherever it was computed."""
+    def without_influence(self, evaluations: list[tuple[float, np.ndarray]]) -> list[str]:
+        """Parameters whose slope was zero, up to rounding, wherever it was computed."""
         known = [(energy, slope) for energy, slope in evaluations if np.isfinite(energy + np.sum(slope))]
         slopes = [np.abs(slope) / (1.0 + abs(energy)) for energy, slope in known]
         if not slopes or self.size == 0:
-            return
+            return []
         moving = self.names_of(np.max(slopes, axis=0) > _NO_SLOPE)
-        still = [slot.name for slot in self.slots if slot.name not in moving]
-        for name in still if moving else []:
-            self.notes[name] = (
-                f"{name} has no influence on the energy: its gradient was zero wherever it was computed, so the data "
-                f"do not determine it. {_UNSEEN} Or make it Fixed()."
-            )
-        if not moving:
+        return [slot.name for slot in self.slots if slot.name not in moving]
+
+    def note_without_influence(self, evaluations: list[tuple[float, np.ndarray]]) -> None:
+        """Add notes on those parameters."""
+        still = self.without_influence(evaluations)
+        if len(still) < len(self.slots):
+            for name in still:
+                self.notes[name] = (
+                    f"{name} has no influence on the energy: its gradient was zero wherever it was computed, so the "
+                    f"data do not determine it. {_UNSEEN} Or make it Fixed()."
+                )
+        elif still:
             self.notes["fit"] = (
                 f"Nothing was learned: the gradient of the energy in {', '.join(still)} was zero wherever it was "
                 f"computed, so these are their starting values. {_UNSEEN}"
@@ -203,7 +208,8 @@ class Space:
         trace: list[float],
         evaluations: int,
         started: float,
-        standard_errors: dict[str, np.ndarray] | None = None,
+        standard_errors: Any = None,
+        spread: np.ndarray | None = None,
     ) -> FitResult:
         """The result of `fit`, from the result of inference at these free numbers."""
         named = list(zip(self.slots, self.values_at(unconstrained), self.priors, strict=True))
@@ -221,6 +227,7 @@ class Space:
             tied=tied_names(self.slots, result.model),
             notes=self.notes,
             undetermined=self.undetermined,
+            spread=spread,
             redundant=self.redundant,
         )
 

@@ -59,11 +59,16 @@ class Spread(NamedTuple):
         return np.where(self.loose, np.inf, np.sqrt(np.sum(self.root**2, axis=1)))
 
 
-def standard_errors(space: Space, unconstrained: np.ndarray, spread: Spread | None) -> dict[str, np.ndarray]:
-    """The standard error of every value; infinite where it is not determined."""
-    if spread is None:
-        return {}
-    errors, begin = {}, 0
+def errors_and_spread(
+    space: Space, unconstrained: np.ndarray, curvature: np.ndarray | None
+) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """The standard error of every value, infinite where it is not determined, and the covariance of the free numbers.
+
+    There are none if the curvature is not known.
+    """
+    if curvature is None or not np.all(np.isfinite(curvature)):
+        return {}, None
+    spread, errors, begin = Spread.of(curvature), {}, 0
     for slot, of_all in zip(space.slots, slopes_of(space.slots, unconstrained), strict=True):
         part = slice(begin, begin + slot.size)
         slope = of_all[:, part]
@@ -71,4 +76,4 @@ def standard_errors(space: Space, unconstrained: np.ndarray, spread: Spread | No
         undetermined = np.any((slope != 0.0) & spread.loose[part][None, :], axis=1)
         errors[slot.name] = np.where(undetermined, np.inf, error).reshape(slot.shape)
         begin += slot.size
-    return errors
+    return errors, spread.matrix

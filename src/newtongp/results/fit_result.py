@@ -1,5 +1,6 @@
 """The result of `fit`: a result of inference, with the learned hyperparameters."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,9 @@ class FitResult(Result):
 
     `status` says how the search ended, and `inference_status` how inference with the learned values ended. `learned`
     holds the learned values by name, `standard_errors` their approximate standard errors from the curvature of the
-    energy (infinite for values that the data do not determine), and `fit_history` the lowest energy after each
-    iteration of the search (including `penalty`, minus the log prior density of the values). `tied` maps parameters to
+    energy (infinite for values that the data do not determine; after a quick search they are computed when they are
+    first used), and `fit_history` the lowest energy after each iteration of the search (including `penalty`, minus the
+    log prior density of the values). `tied` maps parameters to
     those whose value they share, `redundant` maps those that were not learned because only they and another together
     are determined (their product, or a threshold minus an intercept) to the other, and `notes` lists what else was not
     learned and why. `covariance` and `joint_covariance` are joint covariances, `undetermined` names values that only a
@@ -31,6 +33,10 @@ class FitResult(Result):
     (['kernel.variance', 'likelihood.variance'], 1.0)
     """
 
+    standard_errors: dict[str, np.ndarray]
+    spread: np.ndarray | None
+    """The covariance of the free numbers, if the curvature is known."""
+
     def __init__(
         self,
         result: Result,
@@ -38,7 +44,7 @@ class FitResult(Result):
         status: Status,
         learned: dict[str, np.ndarray],
         priors: dict[str, Any],
-        standard_errors: dict[str, np.ndarray],
+        standard_errors: dict[str, np.ndarray] | Callable[[], tuple[dict[str, np.ndarray], np.ndarray | None]],
         at_bound: list[str],
         penalty: float,
         fit_history: np.ndarray,
@@ -55,7 +61,6 @@ class FitResult(Result):
         self.status = status
         self.learned = learned
         self.priors = priors
-        self.standard_errors = standard_errors
         self.at_bound = at_bound
         self.penalty = penalty
         self.fit_history = fit_history
@@ -64,8 +69,19 @@ class FitResult(Result):
         self.tied = {} if tied is None else tied
         self.notes = {} if notes is None else notes
         self.undetermined = [] if undetermined is None else undetermined
-        self.spread = spread
         self.redundant = {} if redundant is None else redundant
+        if callable(standard_errors):
+            self._find_errors = standard_errors
+        else:
+            self.standard_errors, self.spread = standard_errors, spread
+
+    def __getattr__(self, name: str) -> Any:
+        find = vars(self).get("_find_errors")
+        if find is None or name not in ("standard_errors", "spread"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.standard_errors, self.spread = find()
+        del self._find_errors  # which holds on to what was evaluated
+        return vars(self)[name]
 
     def __repr__(self) -> str:
         return (

@@ -65,6 +65,8 @@ _FIT_PARTS: dict[str, Any] = {
 
 def contents_of_result(result: Result) -> dict[str, Any]:
     """The parts of a result: its attributes, except private and lazily computed ones."""
+    if isinstance(result, FitResult):
+        _ = result.standard_errors  # an attribute from its first use on
     fields = {
         name: value
         for name, value in vars(result).items()
