@@ -50,9 +50,9 @@ from newtongp.inference import own_sizes
 own_sizes._PATIENCE = tiers._PATIENCE = 1e9
 
 # Most tests of `fit` predict nothing, and two workers leave no core idle: predictions are not compiled ahead.
-from newtongp.fitting import fit as fitting
+from newtongp.fitting import evaluator
 
-fitting.start_compiling_predictions = lambda setup, workspace: None
+evaluator.start_compiling_posterior = lambda setup, workspace: None
 
 # What is traced makes very many objects, most of which stay: looking for garbage less often saves a tenth of the time.
 gc.set_threshold(200_000, 20, 100)

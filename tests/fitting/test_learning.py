@@ -298,7 +298,7 @@ class Landscape(whole.Evaluator):
     def bounds(self, start):
         return [(each - self.reach, each + self.reach) for each in start]
 
-    def __call__(self, unconstrained):
+    def __call__(self, unconstrained, steepest=0.0):
         self.count += 1
         return float(self.energy(unconstrained)), np.asarray(self.slope(unconstrained))
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+import newtongp as ng
+from newtongp.fitting.evaluator import FINEST, Evaluator
 from newtongp.fitting.search import search, starts_of
 from newtongp.results.status import Status
 
@@ -24,7 +26,7 @@ class Bowl:
         self.noise, self.tilt, self.count = noise, tilt, 0
         self.rng = np.random.default_rng(0)
 
-    def __call__(self, free):
+    def __call__(self, free, steepest=0.0):
         self.count += 1
         weights = np.array([1.0, 10.0, 100.0])
         energy = 100.0 + 0.5 * float(weights @ free**2) + self.noise * self.rng.normal()
@@ -59,7 +61,7 @@ def test_a_start_without_a_gradient_is_passed_over():
         def ranked(self, points):
             return sorted(((point, sum(point)) for point in points), key=lambda item: item[1])
 
-        def at(self, free):
+        def at(self, free, steepest=0.0):
             return (np.inf, np.zeros(3)) if free[0] == 1.0 else self(free)
 
     class Space(Bowl.space):
@@ -73,3 +75,55 @@ def test_a_start_without_a_gradient_is_passed_over():
     evaluator.space = Space
     assert next(starts_of(evaluator, 0, 0)).tolist() == [2.0, 2.0, 2.0]
     assert evaluator.sites == 6.0  # those that were found there
+
+
+class Recorder:
+    """Every evaluation of a fit, with the slope that its caller saw before."""
+
+    def __init__(self, monkeypatch, adapts=None):
+        self.evaluators = []
+        before = Evaluator.__init__
+
+        def init(evaluator, *args):
+            before(evaluator, *args)
+            if adapts is not None:
+                evaluator.adapts = adapts
+            self.evaluators.append(evaluator)
+
+        monkeypatch.setattr(Evaluator, "__init__", init)
+
+    @property
+    def entries(self):
+        return [entry for entry in self.evaluators[-1].record if not entry.is_rough]
+
+    @property
+    def steps(self):
+        return sum(entry.steps for entry in self.entries)
+
+
+def test_evaluations_far_from_the_optimum_are_less_exact(monkeypatch):
+    x = np.linspace(0.0, 10.0, 60)
+    y = np.random.default_rng(3).poisson(np.exp(1.0 + np.sin(x)))
+    model = ng.Model(ng.MarkovGP("matern32"), "poisson")
+    with monkeypatch.context() as patch:
+        exact = Recorder(patch, adapts=False)
+        wanted = ng.fit(model, x, y)
+    recorder = Recorder(monkeypatch)
+    found = ng.fit(model, x, y)
+    tolerances = [entry.tol for entry in recorder.entries]
+    assert tolerances[0] == 1e-4 and min(tolerances) == FINEST == max(entry.tol for entry in exact.entries)
+    evaluator = recorder.evaluators[-1]
+    assert evaluator.best_tolerance == FINEST and evaluator.best_report.residual <= FINEST
+    assert len(tolerances) <= len(exact.entries) + 3 and recorder.steps < 0.8 * exact.steps
+    assert found.status is wanted.status is ng.Status.CONVERGED
+    np.testing.assert_allclose(found.energy, wanted.energy, rtol=1e-11)
+    for name, value in wanted.parameters.items():
+        np.testing.assert_allclose(found.parameters[name], value, rtol=1e-4)
+
+
+def test_a_method_whose_energy_is_not_stationary_stays_exact(monkeypatch):
+    recorder = Recorder(monkeypatch)
+    x = np.linspace(0.0, 10.0, 40)
+    y = np.random.default_rng(3).poisson(np.exp(1.0 + np.sin(x)))
+    ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), x, y, method=ng.Newton())
+    assert {entry.tol for entry in recorder.entries} == {FINEST}

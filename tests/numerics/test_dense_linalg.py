@@ -16,16 +16,16 @@ def double():
         yield
 
 
-@pytest.mark.cases(slow=["170"])
-@pytest.mark.parametrize("size", [1, 7, 79, 81, 170])
-def test_inverses_in_blocks(size):
+@pytest.mark.cases(slow=["350"])
+@pytest.mark.parametrize("size", [1, 7, 159, 170, 350])
+def test_inverses_in_halves(size):
     root = np.random.default_rng(size).normal(size=(size, size))
     matrix = root @ root.T + size * np.eye(size)
     factor = jnp.asarray(np.linalg.cholesky(matrix))
     inverse = linalg.inverse_lower(factor)
     np.testing.assert_allclose(inverse @ factor, np.eye(size), atol=1e-13)
     assert np.all(np.triu(np.asarray(inverse), 1) == 0.0)
-    whole = linalg.inverse_from_lower(factor, inverse)
+    whole = linalg.square_of_lower(inverse)
     np.testing.assert_allclose(whole @ matrix, np.eye(size), atol=1e-12)
     assert np.array_equal(whole, whole.T)
 

@@ -47,7 +47,7 @@ MAY_IMPORT = {
         "_runtime validation numerics parameters kernels likelihoods terms model inputs results inference prediction "
         "storage fitting plotting"
     ),
-    "interface": "validation numerics results prediction storage fitting plotting diagnostics report",
+    "interface": "_runtime validation numerics results prediction storage fitting plotting diagnostics report",
     "commands": "validation parameters likelihoods terms methods model storage fitting diagnostics report forecasting",
     "sklearn": "validation parameters kernels means likelihoods priors methods model results inference fitting",
     "cli": "_runtime commands",

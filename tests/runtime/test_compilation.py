@@ -16,6 +16,7 @@ from newtongp._runtime import compilation, compile_ahead
 from newtongp._runtime.compilation import compiled
 from newtongp._runtime.threads import one_blas_thread
 from newtongp.numerics.gaussian import Sites
+from newtongp.numerics.kalman import loops
 
 pytestmark = pytest.mark.versions
 
@@ -43,6 +44,7 @@ def test_donated_arrays_of_the_caller_are_left_alone():
 def test_an_unknown_option_is_left_out(monkeypatch):
     unknown = {"xla_no_such_option": True}
     monkeypatch.setattr(compilation, "_OPTIONS", {"low": unknown, "medium": unknown, "full": unknown})
+    monkeypatch.setattr(compilation, "TRIED", False)
     compilation._try_options.cache_clear()
     try:
         assert not compilation.options_work("low")
@@ -50,6 +52,13 @@ def test_an_unknown_option_is_left_out(monkeypatch):
         assert result.status is ng.Status.CONVERGED
     finally:
         compilation._try_options.cache_clear()
+
+
+@pytest.mark.versions
+def test_what_was_tried_works():
+    """Where options are not tried again, they must work with the versions that are installed."""
+    assert all(compilation._are_accepted(effort) for effort in ("low", "medium", "full"))
+    assert loops._try_attribute()
 
 
 def test_the_environment_sets_the_effort(monkeypatch):

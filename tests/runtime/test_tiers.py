@@ -1,6 +1,8 @@
 """Programs that are compiled again, with more effort, once they have run for long."""
 
 import functools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -187,3 +189,32 @@ def test_an_error_in_a_function_is_raised_by_the_call(monkeypatch):
     function.start(X, work=1.0)
     with pytest.raises(ValueError, match="wrong"):
         function(X, work=1.0)
+
+
+class Lowered:
+    """A stand-in for a program: notes when it is compiled, and by which thread."""
+
+    def __init__(self, name, log, until=None):
+        self.name, self.log, self.until = name, log, until
+
+    def compile(self):
+        if self.until is not None:
+            self.until.wait(10.0)
+        self.log.append((self.name, threading.current_thread() is threading.main_thread()))
+        return self.name
+
+
+def test_programs_wait_for_their_turn_but_not_those_that_are_needed(monkeypatch):
+    """With one thread, the second program is compiled after the first, or at once by the caller that needs it."""
+    with ThreadPoolExecutor(1) as pool:
+        monkeypatch.setattr(compile_ahead, "_workers", lambda: pool)
+        log, free = [], threading.Event()
+        first, second, third = (
+            compile_ahead.Compilation(Lowered(name, log, free if name == "first" else None))
+            for name in ("first", "second", "third")
+        )
+        assert first.is_running and second.is_running
+        assert second.result() == "second" and second.wait() >= 0.0 and not second.is_running
+        free.set()
+        assert first.result() == "first" and third.result() == "third"
+    assert log[0] == ("second", True) and ("first", False) in log and len(log) == 3

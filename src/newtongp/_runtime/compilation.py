@@ -11,8 +11,9 @@ milliseconds without them. There are three levels of effort:
 
 Programs that were compiled with low effort and are used for long are compiled again with medium effort (`tiers.py`).
 
-Options of the compiler are not documented, so each set is tried once on a small function, and left out if the compiler
-does not know it. The environment variable NEWTONGP_EFFORT sets one level for everything.
+Options of the compiler are not documented. With versions of JAX that are not known to have them, each set is tried once
+on a small function, and left out if the compiler does not know it. The environment variable NEWTONGP_EFFORT sets one
+level for everything.
 """
 
 import contextlib
@@ -26,6 +27,7 @@ import jax.core
 import numpy as np
 
 from . import saved_programs
+from .jax_settings import TRIED
 from .threads import one_blas_thread
 from .tiers import Tiers
 
@@ -176,7 +178,9 @@ def options_work(effort: Effort) -> bool:
 
 @functools.cache
 def _try_options(effort: Effort) -> bool:
-    return saved_programs.answered(f"options {effort} {_OPTIONS[effort]}", functools.partial(_are_accepted, effort))
+    return TRIED or saved_programs.answered(
+        f"options {effort} {_OPTIONS[effort]}", functools.partial(_are_accepted, effort)
+    )
 
 
 def _are_accepted(effort: Effort) -> bool:

@@ -1,12 +1,16 @@
-"""Compilations that are started in a thread before a program is called, while Python does other things.
+"""Compilations that are started in threads before a program is called, while Python does other things.
 
-The compiler does not hold Python's lock, and neither does reading a compiled program from a file.
+The compiler does not hold Python's lock, and neither does reading a compiled program from a file. One core is left to
+Python. On two cores, programs are therefore compiled one after the other, in the order in which they were started, and
+the first is ready sooner than if all were compiled at once.
 """
 
 import contextlib
-import threading
+import functools
+import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import jax
@@ -15,8 +19,14 @@ FINDS_COMPILED = jax.__version_info__ >= (0, 10)
 """Whether a call finds what `lower` and `compile` have made of the same function; before, it compiles again."""
 
 
+@functools.cache
+def _workers() -> ThreadPoolExecutor:
+    """The threads of the compiler; Python waits for them when it exits."""
+    return ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="newtongp-compiler")
+
+
 class Compilation:
-    """The compilation of a lowered program, in a thread of its own; Python waits for it when it exits.
+    """The compilation of a lowered program, in a thread as soon as one is free.
 
     `use`, if given, is called with the compiled program at the end.
     """
@@ -25,8 +35,7 @@ class Compilation:
         self._seconds = 0.0
         self._lowered: Any = lowered
         self._use, self._compiled = use, None
-        self._thread = threading.Thread(target=self._compile, name="newtongp-compiler")
-        self._thread.start()
+        self._future: Future = _workers().submit(self._compile)
 
     def _compile(self) -> None:
         began = time.perf_counter()
@@ -42,14 +51,18 @@ class Compilation:
     @property
     def is_running(self) -> bool:
         """Whether it has not ended."""
-        return self._thread.is_alive()
+        return not self._future.done()
 
     def wait(self) -> float:
-        """Return when it has ended: how many seconds it took."""
-        self._thread.join()
+        """Return when it has ended: how many seconds it took. If no thread has been free, it takes place here."""
+        if not self._future.done():
+            if self._future.cancel():
+                self._compile()
+            else:
+                self._future.result()
         return self._seconds
 
     def result(self) -> Any:
         """The compiled program."""
-        self._thread.join()
+        self.wait()
         return self._compiled if self._lowered is None else self._lowered.compile()

@@ -1,9 +1,14 @@
 """What tracing depends on besides the function and its arguments."""
 
 import contextlib
+import platform
+import sys
 from collections.abc import Iterator
 
 import jax
+
+TRIED = (0, 8) <= jax.__version_info__[:2] < (0, 11) and (sys.platform, platform.machine()) == ("linux", "x86_64")
+"""Whether undocumented options of this version's compiler were tried here before: others are tried when first used."""
 
 _SETTINGS = (
     "jax_default_matmul_precision",

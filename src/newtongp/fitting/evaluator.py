@@ -15,6 +15,7 @@ import numpy as np
 from .._runtime import tiers
 from .._runtime.double import in_double, to_host
 from ..inference.compatibility import starts_from_sweep
+from ..inference.infer import start_compiling_posterior
 from ..inference.loop import work_of
 from ..inference.own_sizes import Use
 from ..inference.problem import Setup
@@ -33,6 +34,8 @@ FINEST, _COARSEST, _SHARE = 1e-7, 1e-4, 1e-3
 
 The result has the finest.
 """
+_SHARE_OF_SLOPE = 1e-4
+"""The same relative to the slope, while the search is far from its end: errors of the slope remain far below it."""
 _ROUGH_TOLERANCE = 1e-2
 """The same without a gradient: energies are then exact to some hundredths, since their errors are of second order."""
 _started: set[Any] = set()
@@ -51,22 +54,25 @@ def inner_tolerance(tol: float, method: Any, likelihood: Any) -> float:
 def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, max_steps: int, tol: float) -> Any:
     """Start compiling evaluations, which takes as long as everything else that comes before the first of them.
 
-    The other program is the one that prepares the prior for the result: the shapes of its value are returned.
+    The programs that prepare the prior and make the posterior of the result come first: they are compiled while
+    evaluations are traced. The shapes of their values are returned, if they were started.
     """
     try:
         shapes = setup.size, setup.data.x.shape[1], tuple(specifications or ())
         known = jax.tree.structure((setup.model, method, step)), shapes
         if known in _started:
-            return None
+            return None, None
         _started.add(known)
     except TypeError:  # a static value that cannot be hashed
-        return None
+        return None, None
+    workspace = setup.start_compiling()
+    posterior = None if workspace is None else start_compiling_posterior(setup, workspace)
     slots = tuple(item.slot for item in choose(setup.model, specifications))
     sites = Sites.constant(setup.bound.observed.shape[0], setup.model.prior.num_latents, 0.01)
     unconstrained = np.zeros(sum(slot.size for slot in slots))
     problem = slots, setup.bound, unconstrained, method, step
     objective.evaluate.start(*problem, sites, -1.0, max_steps, tol, True, work=work_of(setup, method))
-    return setup.start_compiling()
+    return workspace, posterior
 
 
 class Entry(NamedTuple):
@@ -78,6 +84,8 @@ class Entry(NamedTuple):
     """NaN if it was not computed."""
     status: int
     steps: int
+    tol: float = 0.0
+    """The tolerance of inference, which a record does not need: the same search asks for the same again."""
 
     @property
     def is_rough(self) -> bool:
@@ -102,6 +110,8 @@ class Evaluator:
     ):
         self.setup, self.method, self.step, self.space, self.use = setup, method, step, space, use
         self.max_steps, self.tol = max_steps, tol
+        self.adapts = objective.is_stationary(method, setup.bound.likelihood)
+        """Whether evaluations far from an optimum need not be as exact as those close to it."""
         self.record_file, self.report_progress = record_file, report_progress
         self.record: list[Entry] = []
         self.replay: list[Entry] = []
@@ -122,15 +132,19 @@ class Evaluator:
         """The report of the last evaluation; None if that was read from the record of an earlier run."""
         self.best_report: Any = None
         """The report of the best evaluation."""
+        self.best_tolerance = 0.0
         self.undefined = np.zeros(space.size, dtype=bool)
         """Which free numbers had no finite derivative at some point with a finite energy."""
         if record_file is not None:
             self.replay, sites = record_file.read(space.size, self.sites)
             self.sites = self.sites if sites is None else sites
 
-    def __call__(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
-        """The energy minus the log prior density, and its gradient; infinite where inference fails."""
-        entry = self._next(np.array(unconstrained, dtype=float))
+    def __call__(self, unconstrained: np.ndarray, steepest: float = 0.0) -> tuple[float, np.ndarray]:
+        """The energy minus the log prior density, and its gradient; infinite where inference fails.
+
+        It is as exact as the next step of a search needs where the largest slope is `steepest`.
+        """
+        entry = self._next(np.array(unconstrained, dtype=float), self.tolerance_at(steepest))
         penalty, slope = self.space.penalty(unconstrained)
         return self._note(entry, penalty), entry.gradient + slope
 
@@ -140,19 +154,30 @@ class Evaluator:
         if entry.is_rough:
             if total < (np.inf if self.candidate is None else self.candidate[0]):
                 self.candidate = total, entry.unconstrained, self.sites
-        elif np.isfinite(total) and (self.best is None or total < self.best[0]):
+        elif np.isfinite(total) and (self.best is None or total < self.best[0] or self._refines_best(entry)):
             self.best, self.best_report = (total, entry.unconstrained, self.sites), self.last
+            self.best_tolerance = entry.tol
         lowest = self.candidate if self.best is None else self.best
         self.report_progress(len(self.record), total if lowest is None else lowest[0])
         return total
 
-    def at(self, unconstrained: np.ndarray) -> tuple[float, np.ndarray]:
-        """As `__call__`, from the record if it contains this point."""
+    def _refines_best(self, entry: Entry) -> bool:
+        """Whether an evaluation repeats the best one with a smaller tolerance."""
+        assert self.best is not None
+        return entry.tol < self.best_tolerance and np.array_equal(entry.unconstrained, self.best[1])
+
+    def tolerance_at(self, steepest: float) -> float:
+        """The tolerance of inference where the largest slope of a search is `steepest`."""
+        return min(max(_SHARE_OF_SLOPE * steepest, self.tol), max(_COARSEST, self.tol)) if self.adapts else self.tol
+
+    def at(self, unconstrained: np.ndarray, steepest: float = 0.0) -> tuple[float, np.ndarray]:
+        """As `__call__`, from the record if it contains this point, as exact as that."""
         for entry in reversed(self.record):
-            if np.array_equal(entry.unconstrained, unconstrained) and not entry.is_rough:
+            is_exact = not entry.is_rough and entry.tol <= self.tolerance_at(steepest)
+            if is_exact and np.array_equal(entry.unconstrained, unconstrained):
                 penalty, slope = self.space.penalty(unconstrained)
                 return entry.energy + penalty, entry.gradient + slope
-        return self(unconstrained)
+        return self(unconstrained, steepest)
 
     @property
     def slopes(self) -> list[tuple[float, np.ndarray]]:
@@ -165,23 +190,23 @@ class Evaluator:
         for unconstrained in points:
             if any(np.array_equal(entry.unconstrained, unconstrained) for entry in self.record):
                 continue
-            entry = self._next(np.array(unconstrained, dtype=float), rough=True)
+            entry = self._next(np.array(unconstrained, dtype=float), _ROUGH_TOLERANCE, rough=True)
             total = self._note(entry, self.space.penalty(unconstrained)[0])
             if np.isfinite(total):
                 found.append((total, unconstrained, self.sites))
         return [(unconstrained, sites) for _, unconstrained, sites in sorted(found, key=lambda item: item[0])]
 
-    def _next(self, unconstrained: np.ndarray, rough: bool = False) -> Entry:
+    def _next(self, unconstrained: np.ndarray, tol: float, rough: bool = False) -> Entry:
         number = len(self.record)
         if number < len(self.replay):
-            entry = self.replay[number]
+            entry = self.replay[number]._replace(tol=tol)
             if not np.array_equal(entry.unconstrained, unconstrained):
                 assert self.record_file is not None
                 raise self.record_file.file.of_another_fit(f": its evaluation {number} was at another point")
             self.record.append(entry)
             self.last = None
             return entry
-        entry = self._evaluate(unconstrained, rough) if rough else self._evaluate(unconstrained)
+        entry = self._evaluate(unconstrained, tol, rough)
         self.record.append(entry)
         if self.record_file is not None:
             self.record_file.write(self.record, self.sites)
@@ -190,21 +215,21 @@ class Evaluator:
     def report_at(self, unconstrained: np.ndarray, sites: Sites) -> Any:
         """The report of inference with these hyperparameters, from these sites."""
         self.sites = sites
-        self._evaluate(unconstrained)
+        self._evaluate(unconstrained, FINEST)
         return self.last
 
     @in_double
-    def _evaluate(self, unconstrained: np.ndarray, rough: bool = False) -> Entry:
+    def _evaluate(self, unconstrained: np.ndarray, tol: float, rough: bool = False) -> Entry:
         nothing = np.full_like(unconstrained, np.nan if rough else 0.0)
         if not self._is_definite(unconstrained):
-            return Entry(unconstrained, np.inf, nothing, Status.IMPROPER_POSTERIOR.value, 0)
+            return Entry(unconstrained, np.inf, nothing, Status.IMPROPER_POSTERIOR.value, 0, tol)
         evaluation, usable = None, False
         # From the last sites; if that fails, from the prior, or from sites that hold f near the prior mean.
         precisions = self.precisions if self.works else (*self._held_at_first(unconstrained), *self.precisions)
         # A run that goes on from a checkpoint knows the last sites alone.
         first = self.sites if self.record_file is not None else self.known.at(unconstrained, self.sites)
         for precision in precisions:
-            evaluation = self._from(unconstrained, first, precision, rough)
+            evaluation = self._from(unconstrained, first, precision, tol, rough)
             usable = evaluation.usable
             if usable:
                 break
@@ -213,7 +238,7 @@ class Evaluator:
             # No evaluation has succeeded yet: the density may be zero at the prior mean.
             model = with_values(self.space.slots, self.setup.model, self.space.values_at(unconstrained))
             for sites in inside_support(self.setup.with_model(model).problem):
-                evaluation = self._from(unconstrained, sites, -1.0, rough)
+                evaluation = self._from(unconstrained, sites, -1.0, tol, rough)
                 usable = evaluation.usable
                 if usable:
                     break
@@ -221,12 +246,12 @@ class Evaluator:
         status, steps = int(evaluation.report.status), int(evaluation.report.steps)
         if not usable:
             self.undefined |= ~np.isfinite(evaluation.gradient) & np.isfinite(float(evaluation.report.energy))
-            return Entry(unconstrained, np.inf, nothing, status, steps)
+            return Entry(unconstrained, np.inf, nothing, status, steps, tol)
         self.sites, self.works = evaluation.report.sites, True
         if not rough:
             self.known.add(unconstrained, self.sites)
         gradient = nothing if rough and not evaluation.is_conjugate else np.asarray(evaluation.gradient)
-        return Entry(unconstrained, float(evaluation.report.energy), gradient, status, steps)
+        return Entry(unconstrained, float(evaluation.report.energy), gradient, status, steps, tol)
 
     def _held_at_first(self, unconstrained: np.ndarray) -> list[float]:
         """The precision of sites that hold f, if their energy is far lower than that of the first sites.
@@ -246,14 +271,16 @@ class Evaluator:
 
     def _energy_at_start(self, unconstrained: np.ndarray, precision: float) -> float:
         """The energy before the first step; infinite if it is not a number."""
-        arguments = self._arguments(unconstrained, self.sites, precision, 0, rough=True)
+        arguments = self._arguments(unconstrained, self.sites, precision, 0, _ROUGH_TOLERANCE, rough=True)
         report = to_host(objective.evaluate(*arguments, work=self.work, matrix=self.matrix, again=False)).report
         return float(report.energy) if np.isfinite(report.energy) else np.inf
 
-    def _from(self, unconstrained: np.ndarray, sites: Sites, precision: float, rough: bool) -> objective.Evaluation:
+    def _from(
+        self, unconstrained: np.ndarray, sites: Sites, precision: float, tol: float, rough: bool
+    ) -> objective.Evaluation:
         """Inference from these sites, or from sites of this precision at the prior mean."""
         started = time.perf_counter()
-        arguments = self._arguments(unconstrained, sites, precision, self.max_steps, rough)
+        arguments = self._arguments(unconstrained, sites, precision, self.max_steps, tol, rough)
         again = self.use is None or not self.use.is_last
         evaluation = to_host(objective.evaluate(*arguments, work=self.work, matrix=self.matrix, again=again))
         if self.use is not None:
@@ -261,14 +288,15 @@ class Evaluator:
         return evaluation
 
     def _arguments(
-        self, unconstrained: np.ndarray, sites: Sites, precision: float, until: int, rough: bool = False
+        self, unconstrained: np.ndarray, sites: Sites, precision: float, until: int, tol: float, rough: bool = False
     ) -> tuple:
         problem = self.space.slots, self.setup.bound, unconstrained, self.method, self.step
-        return *problem, sites, precision, until, _ROUGH_TOLERANCE if rough else self.tol, not rough
+        return *problem, sites, precision, until, tol, not rough
 
     def prepare(self) -> tiers.Use | None:
         """Start compiling evaluations in the background."""
-        return objective.evaluate.prepare(*self._arguments(self.space.middle, self.sites, -1.0, self.max_steps))
+        arguments = self._arguments(self.space.middle, self.sites, -1.0, self.max_steps, self.tol)
+        return objective.evaluate.prepare(*arguments)
 
     @functools.cached_property
     def _has_own_kernels(self) -> bool:

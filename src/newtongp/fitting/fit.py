@@ -7,16 +7,16 @@ energy (`objective.py`; `conjugate.py` with Gaussian noise, where nothing iterat
 
 import contextlib
 import functools
-import importlib
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
+from .._runtime import spare_time
 from .._runtime.double import in_double
 from ..inference.compatibility import check_choices
-from ..inference.infer import Run, start_compiling_predictions
+from ..inference.infer import Run
 from ..inference.loop import MOST_STEPS, work_of
 from ..inference.own_sizes import in_own_size
 from ..inference.prior_check import check_prior
@@ -149,9 +149,9 @@ def fit(
     with memory.checked(check_memory):
         setup = _set_up(model, x, y)
         memory.require_nodes(method.cubature, setup.data.x.shape[0], model.prior.num_latents)
-    workspace, inner = None, inner_tolerance(tol, method, setup.model.likelihood)
+    workspace, posterior, inner = None, None, inner_tolerance(tol, method, setup.model.likelihood)
     if checkpoint is None:  # whose record may need no evaluation
-        workspace = start_compiling(setup, parameters, method, step, int(inference_steps), inner)
+        workspace, posterior = start_compiling(setup, parameters, method, step, int(inference_steps), inner)
     space = Space(setup.model, Scales(setup.model, setup.data), parameters, bool(weak_priors))
     record_file = None
     if checkpoint is not None:
@@ -169,11 +169,12 @@ def fit(
                 lambda own: Evaluator(own, *choices, report_progress).prepare(),
             )
         evaluator = Evaluator(setup, *choices, report_progress, use)
-        if workspace is not None:  # while evaluations are compiled
-            _start_compiling_others(setup, method, workspace)
-        if objective.evaluate.is_pending():
-            # Predictions and summaries need them, and importing them takes a fifth of a second.
-            importlib.import_module("scipy.special")
+        # While evaluations are compiled:
+        if posterior is not None:
+            posterior.start_compiling(setup.data.x.shape[1])
+        if workspace is not None and objective.evaluate.is_pending():
+            start_compiling_estimates(setup, method, workspace)
+        spare_time.use(objective.evaluate.is_pending)
         searches, trace, interrupted, hessian = [], [], False, None
         try:
             for start in starts_of(evaluator, int(restarts), key):
@@ -195,13 +196,6 @@ def fit(
     if record_file is not None and len(evaluator.record) >= len(evaluator.replay):
         record_file.write(evaluator.record, evaluator.sites, now=True)
     return _finish(evaluator, searches, trace, interrupted, hessian, started, throw)
-
-
-def _start_compiling_others(setup: Setup, method: Any, workspace: Any) -> None:
-    """Start compiling what results are used for: predictions and, if that costs no time, what a summary estimates."""
-    start_compiling_predictions(setup, workspace)
-    if objective.evaluate.is_pending():
-        start_compiling_estimates(setup, method, workspace)
 
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
@@ -271,9 +265,8 @@ def _finish(evaluator, searches, trace, interrupted, hessian: Any, started, thro
     # The best evaluation is not repeated, unless a run before this one made it, the search ended elsewhere, or
     # inference was not as exact as the result has to be.
     known = evaluator.best_report if interrupted or np.array_equal(best[1], unconstrained) else None
-    if known is not None and evaluator.tol > FINEST and not known.residual <= FINEST:
+    if known is not None and evaluator.best_tolerance > FINEST and not known.residual <= FINEST:
         known = None
-    evaluator.tol = FINEST
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
     errors = (
         ((lambda: errors_and_spread(space, unconstrained, hessian())),)

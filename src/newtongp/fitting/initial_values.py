@@ -24,6 +24,7 @@ from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.constraints import Covariance, Real
 from ..parameters.names import look_up
 from ..parameters.priors import Plausible
+from .constant_latents import constant_latent, is_linked
 from .descent import descend
 from .learned import Learned, choose, with_values
 
@@ -80,6 +81,13 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
     rows = np.flatnonzero(data.observed if data.seen is None else np.all(data.seen, axis=1))
     if rows.size == 0:
         return np.zeros(latents), np.ones(latents)
+    known = constant_latent(likelihood, data.y[:, 0], rows)
+    if known is not None:
+        mean = np.array([known.latent])
+        if np.ndim(known.slope) or np.ndim(known.noise):  # one per row
+            return mean, _variances_of_other_latents(mean)
+        slopes, linked = np.array([known.slope**2]), np.array([is_linked(likelihood)])
+        return mean, _latent_variances(mean, data.y[rows], slopes, known.noise, linked)
     selected = np.zeros(data.y.shape[0], dtype=bool)
     selected[rows[:: max(1, rows.size // _MOST_ROWS)]] = True
     start = np.zeros(latents)
@@ -102,7 +110,7 @@ def _latent_scales(likelihood: Likelihood, data: Data) -> tuple[np.ndarray, np.n
             start = start + shift
             break
     mean = descend(loss, start, max_steps=_MOST_STEPS, smallest_slope=_SLOPE, smallest_decrease=1e-12).x
-    return mean, _latent_variances(likelihood, mean, data.y[selected])
+    return mean, _latent_variances_by_moments(likelihood, mean, data.y[selected])
 
 
 @compiled
@@ -132,10 +140,10 @@ def _moments_at(f, likelihood: Likelihood):
     return row_mean(likelihood, f), slopes, jnp.diagonal(row_covariance(likelihood, f))
 
 
-def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """(Var y − noise)/slope² for every latent that changes the mean of y; others may vary by about half their size."""
-    still = np.maximum(1.0, 0.25 * mean**2)
-    if likelihood.moments_problem() is not None or y.shape[0] < 2:
+def _latent_variances_by_moments(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """The variances of latents that would explain that of y, from the moments of y given f."""
+    still = _variances_of_other_latents(mean)
+    if likelihood.moments_problem() is not None:
         return still
     try:
         _, jacobian, noise = (np.asarray(part) for part in _moments_at(mean, likelihood))
@@ -143,14 +151,26 @@ def _latent_variances(likelihood: Likelihood, mean: np.ndarray, y: np.ndarray) -
     except (TypeError, ValueError):
         # With one row parameter per row there are no moments to use.
         return still
+    linked = np.any(np.abs(elsewhere - jacobian) > 1e-9 * np.abs(jacobian), axis=0)
+    return _latent_variances(mean, y, np.sum(jacobian**2, axis=0), noise, linked)
+
+
+def _variances_of_other_latents(mean: np.ndarray) -> np.ndarray:
+    """Of latents that do not change the mean of y, and may vary by about half their size."""
+    return np.maximum(1.0, 0.25 * mean**2)
+
+
+def _latent_variances(mean: np.ndarray, y: np.ndarray, slopes: np.ndarray, noise: Any, linked: np.ndarray) -> Any:
+    """(Var y − noise)/slope² for every latent that changes the mean of y, with squared `slopes`."""
+    still = _variances_of_other_latents(mean)
+    if y.shape[0] < 2:
+        return still
     spread = np.var(y, axis=0)
     explained = np.sum(np.where(noise < 0.9 * spread, spread - noise, 0.5 * spread))
-    slopes = np.sum(jacobian**2, axis=0)
     with np.errstate(all="ignore"):
         variances = np.where(slopes > 0.0, explained / slopes / max(1, np.sum(slopes > 0.0)), still)
     variances = np.where(np.isfinite(variances) & (variances > 0.0), variances, still)
     # A latent behind a link does not vary by many units, whatever the moments are, because its slope changes.
-    linked = np.any(np.abs(elsewhere - jacobian) > 1e-9 * np.abs(jacobian), axis=0)
     return np.where(linked, np.clip(variances, 0.1, 10.0), variances)
 
 

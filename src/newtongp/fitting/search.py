@@ -26,8 +26,8 @@ class Search(NamedTuple):
 def search(evaluator: Evaluator, start: np.ndarray, max_steps: int, tol: float, trace: list[float]) -> Search:
     """L-BFGS from one start, repeated from its end point while that is not an optimum and the energy falls."""
     if max_steps == 0:
-        return Search(evaluator.at(start)[0], start, Status.MAX_STEPS, 0)
-    lowest, iterations, status = _Lowest(evaluator, start), 0, Status.NON_FINITE
+        return Search(evaluator.at(start, np.inf)[0], start, Status.MAX_STEPS, 0)
+    lowest, iterations, status = _Lowest(evaluator, start, tol), 0, Status.NON_FINITE
     if not np.isfinite(lowest.total):
         return Search(np.inf, start, status, 0)
     for _ in range(_ROUNDS):
@@ -52,17 +52,19 @@ Rounding errors of energies are smaller, unless a covariance is nearly singular.
 
 
 class _Lowest:
-    """The energy as a function of the free numbers divided by their units, and its lowest point so far."""
+    """The energy as a function of the free numbers divided by their units, and its lowest point so far.
 
-    def __init__(self, evaluator: Evaluator, start: np.ndarray):
-        self.evaluator, self.units = evaluator, evaluator.space.units
+    Far from an optimum it is less exact; where its slope is below `tol`, the search may end, and it is exact.
+    """
+
+    def __init__(self, evaluator: Evaluator, start: np.ndarray, tol: float):
+        self.evaluator, self.units, self.tol = evaluator, evaluator.space.units, tol
         low, high = np.asarray(evaluator.space.bounds(start)).T
         self.low, self.high = low / self.units, high / self.units
         self.scaled = np.clip(start / self.units, self.low, self.high)
         inside = np.array_equal(self.scaled, start / self.units)
         self.unconstrained = start if inside else self.scaled * self.units
-        self.total, slope = evaluator.at(self.unconstrained)
-        self.slope = slope * self.units
+        self.total, self.slope = self._evaluate(self.unconstrained, np.inf)
         self.idle = 0
         """The number of evaluations since the last energy that differs."""
 
@@ -71,19 +73,26 @@ class _Lowest:
         if np.array_equal(scaled, self.scaled):
             return self.total, self.slope
         unconstrained = scaled * self.units
-        total, slope = self.evaluator(unconstrained)
+        total, slope = self._evaluate(unconstrained, self.steepest)
         height = 1e3 * (1.0 + abs(self.total))
         # An energy of 1e20 and its slope would tell a line search nothing: rounding hides how far to turn back.
         if np.isfinite(total) and total < self.total + height:
             size, change = max(1.0, abs(self.total)), total - self.total
             self.idle = self.idle + 1 if abs(change) <= _SAME * size else 0
-            flatter = self._steepest(scaled, slope * self.units) < self.steepest
+            flatter = self._steepest(scaled, slope) < self.steepest
             if change < 0.0 if abs(change) > _DECREASE * size else flatter:
                 self.total, self.unconstrained = total, unconstrained
-                self.scaled, self.slope = np.array(scaled), slope * self.units
-            return total, slope * self.units
+                self.scaled, self.slope = np.array(scaled), slope
+            return total, slope
         away = scaled - self.scaled
         return self.total + height, height * away / max(float(away @ away), 1e-12)
+
+    def _evaluate(self, unconstrained: np.ndarray, steepest: float) -> tuple[float, np.ndarray]:
+        """The energy and its slope, as exact as they have to be where the largest slope is `steepest`, or if small."""
+        total, slope = self.evaluator.at(unconstrained, steepest)
+        if np.isfinite(total) and self._steepest(unconstrained / self.units, slope * self.units) < self.tol:
+            total, slope = self.evaluator.at(unconstrained)
+        return total, slope * self.units
 
     @property
     def open_slope(self) -> np.ndarray:
@@ -142,7 +151,7 @@ def starts_of(evaluator: Evaluator, restarts: int, key: Any) -> Iterator[np.ndar
     best = space.middle
     for unconstrained, sites in evaluator.ranked(space.starts()):
         evaluator.sites = sites
-        if np.isfinite(evaluator.at(unconstrained)[0]):  # with a gradient
+        if np.isfinite(evaluator.at(unconstrained, np.inf)[0]):  # with a gradient
             best = unconstrained
             break
     yield best

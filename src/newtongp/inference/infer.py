@@ -55,12 +55,10 @@ def _posterior_in_class(setup: Setup, sites: Sites) -> Any:
     return posterior_of(setup.model.prior, in_class.problem.workspace, sites, setup.rows)
 
 
-def start_compiling_predictions(setup: Setup, workspace: Any) -> None:
-    """Start compiling what makes the posterior, given the shapes of a workspace, and predictions."""
+def start_compiling_posterior(setup: Setup, workspace: Any) -> Any:
+    """Start compiling what makes the posterior, given the shapes of a workspace; returns its own shapes."""
     rows, latents = setup.bound.observed.shape[0], setup.model.prior.num_latents
-    posterior = _condition.start(setup.model.prior, workspace, Sites.constant(rows, latents, 0.0))
-    if posterior is not None:
-        posterior.start_compiling(setup.data.x.shape[1])
+    return _condition.start(setup.model.prior, workspace, Sites.constant(rows, latents, 0.0))
 
 
 @compiled

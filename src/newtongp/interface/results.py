@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._runtime import spare_time
 from ..numerics.gaussian import Gaussian
 
 if TYPE_CHECKING:
@@ -305,8 +306,13 @@ class FitResultMethods:
         return joint_covariance(self)
 
 
+_NEXT = ("scipy.special", "newtongp.prediction.predict", "newtongp.diagnostics.summary", "rich.console", "rich.table")
+"""What predictions, summaries and their tables import."""
+
+
 def attach_all() -> None:
     """Add the methods to the result classes."""
+    spare_time.expect(*_NEXT)
     from ..results.fit_result import FitResult
     from ..results.result import Result
 

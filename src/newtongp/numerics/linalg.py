@@ -175,13 +175,31 @@ def _weighted_square_jvp(primals, tangents):
     return weighted_square(matrix, weights), half + half.T
 
 
-def inverse_lower(factor: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """L⁻¹, in blocks of columns without their zeros, which takes two thirds of the time."""
-    size, columns = factor.shape[0], []
-    for begin, end in _column_blocks(size):
-        right = jnp.eye(size - begin, end - begin, dtype=factor.dtype)
-        columns.append(jnp.pad(solve_lower(factor[begin:, begin:], right), ((begin, 0), (0, 0))))
-    return jnp.concatenate(columns, axis=1)
+_HALVINGS, _SMALLEST_HALF = 3, 80
+"""How often triangular matrices are cut in half, and the smallest half: smaller ones only take longer to compile."""
+
+
+def _half(size: int, halvings: int) -> int | None:
+    """Where to cut a triangular matrix in half; None if it is too small or was cut often enough."""
+    return None if halvings == 0 or size < 2 * _SMALLEST_HALF else size // 2
+
+
+def inverse_lower(factor: Float[Array, "M M"], halvings: int = _HALVINGS) -> Float[Array, "M M"]:
+    """L⁻¹, in halves: [[A, 0], [B, C]] has the inverse [[A⁻¹, 0], [−C⁻¹BA⁻¹, C⁻¹]].
+
+    Products of matrices are several times faster than triangular solves. Their errors grow with the condition of the
+    blocks, and so do those of a Cholesky factor, which are larger by far.
+    """
+    size, half = factor.shape[0], _half(factor.shape[0], halvings)
+    if half is None:
+        return solve_lower(factor, jnp.eye(size, dtype=factor.dtype))
+    first, last = (inverse_lower(block, halvings - 1) for block in (factor[:half, :half], factor[half:, half:]))
+    below = -(last @ factor[half:, :half]) @ first
+    return _joined(first, jnp.zeros((half, size - half), factor.dtype), below, last)
+
+
+def _joined(first: Array, above: Array, below: Array, last: Array) -> Array:
+    return jnp.concatenate([jnp.concatenate([first, above], axis=1), jnp.concatenate([below, last], axis=1)])
 
 
 @jax.custom_jvp
@@ -203,15 +221,15 @@ def _inverse_root_jvp(primals, tangents):
     return (half, log_det), (-0.5 * ((half @ change) @ half.T) @ half, jnp.sum((half.T @ half) * change))
 
 
-def inverse_from_lower(factor: Float[Array, "M M"], inverse: Float[Array, "M M"]) -> Float[Array, "M M"]:
-    """(L Lᵀ)⁻¹ from L and L⁻¹: its lower triangle by blocks of columns, and the upper one by symmetry."""
-    columns = [
-        jnp.pad(solve_lower(factor[begin:, begin:], inverse[begin:, begin:end], transpose=True), ((begin, 0), (0, 0)))
-        for begin, end in _column_blocks(factor.shape[0])
-    ]
-    lower = jnp.concatenate(columns, axis=1)
-    row = jnp.arange(factor.shape[0])
-    return jnp.where(row[:, None] >= row[None, :], lower, lower.T)
+def square_of_lower(matrix: Float[Array, "M M"], halvings: int = _HALVINGS) -> Float[Array, "M M"]:
+    """LᵀL of a lower triangular L, in halves without their zeros: (LLᵀ)⁻¹, if L is the inverse of another one."""
+    half = _half(matrix.shape[0], halvings)
+    if half is None:
+        return matrix.T @ matrix
+    first, last = (square_of_lower(block, halvings - 1) for block in (matrix[:half, :half], matrix[half:, half:]))
+    below = matrix[half:, :half]
+    beside = matrix[half:, half:].T @ below
+    return _joined(first + below.T @ below, beside.T, beside, last)
 
 
 def log_det_from_cholesky(factor: Float[Array, "M M"]) -> Float[Array, ""]:

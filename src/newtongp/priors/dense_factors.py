@@ -335,7 +335,7 @@ def inverse(gram: Float[Array, "D N N"], factors: Factors) -> Float[Array, "ND N
     """
     if gram.shape[0] == 1:
         roots = factors.roots[:, 0, 0]
-        found = roots[:, None] * linalg.inverse_from_lower(factors.factor, factors.inverse) / roots[None, :]
+        found = roots[:, None] * linalg.square_of_lower(factors.inverse) / roots[None, :]
     else:
         roots = factors.positive
         inside, rest = _split(gram, roots)

@@ -2,8 +2,9 @@
 
 On a CPU, XLA runs every operation of a `lax.scan` body as a separate task, at tens of nanoseconds each, which makes a
 Kalman filter fifty times slower than its arithmetic. Small loops are compiled whole, and the attribute that XLA sets on
-those can be set by hand on others. It is not documented, so it is tried once on a small loop. If that fails, loops are
-plain scans, and long chains are cut into many pieces, so that each task has more to do.
+those can be set by hand on others. It is not documented, so with versions of JAX that are not known to have it, it is
+tried once on a small loop. If that fails, loops are plain scans, and long chains are cut into many pieces, so that each
+task has more to do.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import jax
 import numpy as np
 
 from ..._runtime.compilation import at_once
-from ..._runtime.jax_settings import trace_variant
+from ..._runtime.jax_settings import TRIED, trace_variant
 from ..._runtime.saved_programs import answered
 
 _ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
@@ -56,7 +57,7 @@ def compiles_whole() -> bool:
 
 @functools.cache
 def _attribute_works() -> bool:
-    return answered("loops in one kernel", _try_attribute)
+    return TRIED or answered("loops in one kernel", _try_attribute)
 
 
 @contextlib.contextmanager
