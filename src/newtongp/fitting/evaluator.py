@@ -225,15 +225,19 @@ class Evaluator:
             return Entry(unconstrained, np.inf, nothing, Status.IMPROPER_POSTERIOR.value, 0, tol)
         evaluation, usable = None, False
         # From the last sites; if that fails, from the prior, or from sites that hold f near the prior mean.
-        precisions = self.precisions if self.works else (*self._held_at_first(unconstrained), *self.precisions)
         # A run that goes on from a checkpoint knows the last sites alone.
         first = self.sites if self.record_file is not None else self.known.at(unconstrained, self.sites)
-        for precision in precisions:
+        for precision in self.precisions:
             evaluation = self._from(unconstrained, first, precision, tol, rough)
             usable = evaluation.usable
             if usable:
                 break
         assert evaluation is not None
+        if not self.works and not (usable and self._has_settled(evaluation)):
+            for precision in self._held_at_first(unconstrained):
+                held = self._from(unconstrained, first, precision, tol, rough)
+                if held.usable and not (usable and evaluation.report.energy <= held.report.energy):
+                    evaluation, usable = held, True
         if not usable and not self.works:
             # No evaluation has succeeded yet: the density may be zero at the prior mean.
             model = with_values(self.space.slots, self.setup.model, self.space.values_at(unconstrained))
@@ -252,6 +256,13 @@ class Evaluator:
             self.known.add(unconstrained, self.sites)
         gradient = nothing if rough and not evaluation.is_conjugate else np.asarray(evaluation.gradient)
         return Entry(unconstrained, float(evaluation.report.energy), gradient, status, steps, tol)
+
+    def _has_settled(self, evaluation: objective.Evaluation) -> bool:
+        """Whether inference has converged, and not where proposals are absurdly precise: see `_held_at_first`."""
+        if evaluation.is_conjugate:
+            return True
+        ordinary = 1e-3 * HOPELESS * np.sum(self.setup.data.observed)
+        return int(evaluation.report.status) == Status.CONVERGED.value and float(evaluation.report.energy) <= ordinary
 
     def _held_at_first(self, unconstrained: np.ndarray) -> list[float]:
         """The precision of sites that hold f, if their energy is far lower than that of the first sites.

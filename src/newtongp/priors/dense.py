@@ -129,12 +129,21 @@ class DensePosterior(Posterior):
 
     @on_host
     def predict(self, x: Any) -> Gaussian:
-        found, lost = at_inputs(_predict, self, x, self._smallest)
+        found, lost = at_inputs(_predict, self._as_needed(), x, self._smallest)
         warn_of_lost(lost)
         return found
 
     def start_compiling(self, columns: int) -> None:
-        start_at_inputs(_predict, self, columns, self._smallest)
+        start_at_inputs(_predict, self._as_needed(), columns, self._smallest)
+
+    def _as_needed(self) -> "DensePosterior":
+        """Without the factors for negative sites, if there are none; nor are they expected where only shapes matter."""
+        negative = self.negative
+        is_known = isinstance(negative, np.ndarray | jax.ShapeDtypeStruct)
+        if not is_known or (isinstance(negative, np.ndarray) and np.any(negative != 0.0)):
+            return self
+        factors = lambda posterior: (posterior.negative, posterior.overlap, posterior.negative_factor)
+        return eqx.tree_at(factors, self, (None, None, None))
 
     @property
     def _smallest(self) -> int:
@@ -143,7 +152,7 @@ class DensePosterior(Posterior):
 
     @on_host
     def joint(self, x: Any) -> Gaussian:
-        found, lost = _joint(self, x)
+        found, lost = _joint(self._as_needed(), x)
         warn_of_lost(lost)
         return found
 
@@ -161,7 +170,9 @@ def _predict(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussia
     blocks = jax.vmap(jnp.diag)(prior) - block_diagonal(half, latents)
     least = _rounding_at(posterior, half, prior)
     lost = linalg.diagonals(blocks) < least
-    blocks = not_below(blocks, least) + block_diagonal(negative_half, latents)
+    blocks = not_below(blocks, least)
+    if negative_half is not None:
+        blocks = blocks + block_diagonal(negative_half, latents)
     return Gaussian(_mean(posterior, x, cross), jax.vmap(small.small_covariance)(blocks)), lost
 
 
@@ -172,7 +183,9 @@ def _joint(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussian,
     covariance = over_pairs(prior) - half.T @ half
     found = jnp.diagonal(covariance)
     least = _rounding_at(posterior, half, linalg.diagonals(prior).T).reshape(-1)
-    covariance = covariance + jnp.diag(jnp.where(found < least, least - found, 0.0)) + negative_half.T @ negative_half
+    covariance = covariance + jnp.diag(jnp.where(found < least, least - found, 0.0))
+    if negative_half is not None:
+        covariance = covariance + negative_half.T @ negative_half
     mean = _mean(posterior, x, cross)
     return Gaussian(mean.reshape(-1), linalg.as_covariance(covariance)), (found < least).reshape(mean.shape)
 
@@ -182,9 +195,11 @@ def _mean(posterior: DensePosterior, x, cross):
 
 
 def _halves(posterior: DensePosterior, x):
-    """K(X, x), V* = L_B⁻¹R₊ᵀK(X, x) and W* = L_E⁻¹R₋ᵀC₊(X, x)."""
+    """K(X, x), V* = L_B⁻¹R₊ᵀK(X, x) and W* = L_E⁻¹R₋ᵀC₊(X, x), which is None without negative sites."""
     cross = grams(posterior.prior.kernel, posterior.x, x)
     half = linalg.solve_lower(posterior.factor, project(posterior.positive, cross))
+    if posterior.overlap is None:
+        return cross, half, None
     remaining = project(posterior.negative, cross) - posterior.overlap.T @ half
     return cross, half, linalg.solve_lower(posterior.negative_factor, remaining)
 
