@@ -268,11 +268,10 @@ def _finish(evaluator, searches, trace, interrupted, hessian: Any, started, thro
     if known is not None and evaluator.best_tolerance > FINEST and not known.residual <= FINEST:
         known = None
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
-    errors = (
-        ((lambda: errors_and_spread(space, unconstrained, hessian())),)
-        if callable(hessian)
-        else errors_and_spread(space, unconstrained, hessian)
-    )
+    if callable(hessian):
+        errors: tuple = ((lambda: errors_and_spread(space, unconstrained, hessian())),)
+    else:
+        errors = errors_and_spread(space, unconstrained, hessian)
     space.note_without_influence(evaluator.slopes)
     fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, *errors)
     report_failure(fit_result, throw, stacklevel=4)
