@@ -268,10 +268,8 @@ def _finish(evaluator, searches, trace, interrupted, hessian: Any, started, thro
     if known is not None and evaluator.best_tolerance > FINEST and not known.residual <= FINEST:
         known = None
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
-    if callable(hessian):
-        errors: tuple = ((lambda: errors_and_spread(space, unconstrained, hessian())),)
-    else:
-        errors = errors_and_spread(space, unconstrained, hessian)
+    is_later, found = callable(hessian), functools.partial(errors_and_spread, space, unconstrained)
+    errors: tuple = ((lambda: found(hessian())),) if is_later else found(hessian)
     space.note_without_influence(evaluator.slopes)
     fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, *errors)
     report_failure(fit_result, throw, stacklevel=4)

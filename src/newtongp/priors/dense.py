@@ -142,8 +142,7 @@ class DensePosterior(Posterior):
         is_known = isinstance(negative, np.ndarray | jax.ShapeDtypeStruct)
         if not is_known or (isinstance(negative, np.ndarray) and np.any(negative != 0.0)):
             return self
-        unused = (lambda each: each.negative, lambda each: each.overlap, lambda each: each.negative_factor)
-        return eqx.tree_at(lambda posterior: [part(posterior) for part in unused], self, [None, None, None])
+        return eqx.tree_at(lambda p: (p.negative, p.overlap, p.negative_factor), self, (None, None, None))
 
     @property
     def _smallest(self) -> int:
