@@ -78,7 +78,7 @@ def test_a_start_without_a_gradient_is_passed_over():
 
 
 class Recorder:
-    """Every evaluation of a fit, with the slope that its caller saw before."""
+    """The evaluators of fits, of which some can be made to be exact everywhere."""
 
     def __init__(self, monkeypatch, adapts=None):
         self.evaluators = []

@@ -22,7 +22,8 @@ FINDS_COMPILED = jax.__version_info__ >= (0, 10)
 @functools.cache
 def _workers() -> ThreadPoolExecutor:
     """The threads of the compiler; Python waits for them when it exits."""
-    return ThreadPoolExecutor(max(1, (os.cpu_count() or 2) - 1), thread_name_prefix="newtongp-compiler")
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 2
+    return ThreadPoolExecutor(max(1, allowed - 1), thread_name_prefix="newtongp-compiler")
 
 
 class Compilation:

@@ -51,7 +51,9 @@ def inner_tolerance(tol: float, method: Any, likelihood: Any) -> float:
     return min(max(_SHARE * tol, FINEST), _COARSEST) if objective.is_stationary(method, likelihood) else FINEST
 
 
-def start_compiling(setup: Setup, specifications: Any, method: Any, step: Any, max_steps: int, tol: float) -> Any:
+def start_compiling(
+    setup: Setup, specifications: Any, method: Any, step: Any, max_steps: int, tol: float
+) -> tuple[Any, Any]:
     """Start compiling evaluations, which takes as long as everything else that comes before the first of them.
 
     The programs that prepare the prior and make the posterior of the result come first: they are compiled while
@@ -133,6 +135,7 @@ class Evaluator:
         self.best_report: Any = None
         """The report of the best evaluation."""
         self.best_tolerance = 0.0
+        """The tolerance of inference in the best evaluation."""
         self.undefined = np.zeros(space.size, dtype=bool)
         """Which free numbers had no finite derivative at some point with a finite energy."""
         if record_file is not None:
