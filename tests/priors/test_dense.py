@@ -1,5 +1,6 @@
 """The dense prior against inverses and determinants in NumPy, for sites of every signature."""
 
+import equinox as eqx
 import jax
 import numpy as np
 import pytest
@@ -158,3 +159,19 @@ def test_derivatives_of_conditioning_are_those_of_differences(latents, kind):
         step = 1e-5
         differences = (8.0 * (along(step) - along(-step)) - (along(2 * step) - along(-2 * step))) / (12.0 * step)
     assert found == pytest.approx(float(differences), rel=1e-7, abs=1e-7)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_predictions_without_negative_sites_need_no_factors_for_them(monkeypatch, at_once):
+    x = np.linspace(0.0, 10.0, 30)
+    result = ng.infer(ng.Model(ng.GP("matern32"), "poisson"), x, np.arange(30) % 4)
+    posterior, new = result.posterior, np.linspace(-1.0, 12.0, 7)[:, None]
+    query = posterior.joint if at_once else posterior.predict
+    assert posterior._as_needed().overlap is None
+    found = query(new)
+    monkeypatch.setattr(type(posterior), "_as_needed", lambda self: self)
+    wanted = query(new)
+    np.testing.assert_allclose(found.mean, wanted.mean, atol=1e-13)
+    np.testing.assert_allclose(found.covariance, wanted.covariance, atol=1e-13)
+    # With a negative site, they are needed.
+    assert eqx.tree_at(lambda p: p.negative, posterior, posterior.positive)._as_needed().overlap is not None
