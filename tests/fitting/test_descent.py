@@ -72,6 +72,13 @@ def test_the_minimum_is_that_of_scipy_with_about_as_many_evaluations(problem, si
     assert counted.count <= 1.3 * other.count + 10
 
 
+def test_the_first_step_is_as_long_as_the_expected_curvature_says():
+    function = Counted(lambda x: (float(500.0 * (x @ x)), 1000.0 * x))
+    found = descend(function, np.array([0.3, -0.4]), **LIMITS, expected_curvature=1000.0)
+    assert found.ended == "slope"
+    assert function.count == 2
+
+
 def test_numbers_at_their_bounds_stay_there_or_leave():
     """The first number is pushed against its bound, and the second starts at a bound that it has to leave."""
 

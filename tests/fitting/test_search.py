@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import newtongp as ng
-from newtongp.fitting.evaluator import FINEST, Evaluator
+from newtongp.fitting.evaluator import FINEST, Candidate, Evaluator
 from newtongp.fitting.search import search, starts_of
 from newtongp.results.status import Status
 
@@ -59,7 +59,7 @@ def test_a_start_without_a_gradient_is_passed_over():
         sites = None
 
         def ranked(self, points):
-            return sorted(((point, sum(point)) for point in points), key=lambda item: item[1])
+            return sorted((Candidate(sum(point), point, sum(point)) for point in points), key=lambda item: item.total)
 
         def at(self, free, steepest=0.0):
             return (np.inf, np.zeros(3)) if free[0] == 1.0 else self(free)
@@ -73,8 +73,49 @@ def test_a_start_without_a_gradient_is_passed_over():
 
     evaluator: Any = Partial(0.0, 0.0)
     evaluator.space = Space
-    assert next(starts_of(evaluator, 0, 0)).tolist() == [2.0, 2.0, 2.0]
+    start, curvature = next(starts_of(evaluator, 0, 0))
+    assert start.tolist() == [2.0, 2.0, 2.0]
+    assert curvature == 1.0
     assert evaluator.sites == 6.0  # those that were found there
+
+
+def test_energies_on_a_line_of_starts_give_the_curvature():
+    """The lowest start lies between two others; those on another line do not count."""
+    direction, units = np.array([0.6, 0.8, 0.0]), np.array([1.0, 2.0, 1.0])
+
+    class Line(Bowl):
+        sites = None
+
+        def ranked(self, points):
+            totals = [20.0 * float(np.sum(((point - 0.1) / units) ** 2)) for point in points]
+            pairs = zip(totals, points, strict=True)
+            return sorted((Candidate(total, point, None) for total, point in pairs), key=lambda item: item.total)
+
+    class Space(Bowl.space):
+        size, middle = 3, np.zeros(3)
+
+        @staticmethod
+        def starts():
+            return [np.ones(3), np.zeros(3), -2.0 * direction * units, 1.5 * direction * units]
+
+    Space.units = units
+    evaluator: Any = Line(0.0, 0.0)
+    evaluator.space = Space
+    start, curvature = next(starts_of(evaluator, 0, 0))
+    assert start.tolist() == [0.0, 0.0, 0.0]
+    np.testing.assert_allclose(curvature, 40.0, rtol=1e-12)
+
+
+def test_a_kernel_given_by_name_has_no_values_to_start_from(monkeypatch):
+    """Its lengthscale and variance were not chosen by anybody; those of a kernel that was given were."""
+    recorder = Recorder(monkeypatch)
+    x = np.linspace(0.0, 40.0, 60)
+    y = np.random.default_rng(2).poisson(np.exp(1.0 + np.sin(x)))
+    for prior in (ng.GP("matern32"), ng.GP(ng.kernels.Matern32(lengthscale=1.0), ng.means.Constant(0.0))):
+        ng.fit(ng.Model(prior, "poisson"), x, y)
+    named, given = (evaluator.record for evaluator in recorder.evaluators)
+    assert np.array_equal(given[0].unconstrained, np.zeros(3))
+    assert not any(np.array_equal(entry.unconstrained, np.zeros(3)) for entry in named)
 
 
 class Recorder:

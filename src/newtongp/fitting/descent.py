@@ -40,10 +40,14 @@ class Descent(NamedTuple):
 
 
 class Curvature:
-    """The inverse Hessian, approximately, from the last steps and the changes of the slope along them."""
+    """The inverse Hessian, approximately, from the last steps and the changes of the slope along them.
 
-    def __init__(self):
+    Before the first step it is that of a function whose curvature is `expected` in all directions.
+    """
+
+    def __init__(self, expected: float = 1.0):
         self._pairs: list[tuple[np.ndarray, np.ndarray]] = []
+        self._expected = expected
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -71,6 +75,8 @@ class Curvature:
         if pairs:
             _, change, product = pairs[-1]
             rest *= product / (change @ change)
+        else:
+            rest /= self._expected
         for (step, change, product), share in zip(pairs, reversed(shares), strict=True):
             rest += (share - change @ rest / product) * step
         answer = np.zeros_like(slope)
@@ -86,14 +92,15 @@ def descend(
     max_steps: int,
     smallest_slope: float,
     smallest_decrease: float,
+    expected_curvature: float = 1.0,
     report: Callable[[], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Descent:
     """Minimise a function from `start`, within a lower and an upper bound of every number.
 
     It ends when all slopes that the bounds leave open are below `smallest_slope`, when a step lowers the value by less
-    than `smallest_decrease`, relative to it (or to 1), or after `max_steps` steps. `report` is called after every step,
-    and `stop` after every evaluation.
+    than `smallest_decrease`, relative to it (or to 1), or after `max_steps` steps. `expected_curvature` determines how
+    long the first step is. `report` is called after every step, and `stop` after every evaluation.
 
     >>> valley = lambda x: (float(x[0] ** 2 + 10.0 * x[1] ** 2), np.array([2.0 * x[0], 20.0 * x[1]]))
     >>> found = descend(valley, np.ones(2), max_steps=50, smallest_slope=1e-9, smallest_decrease=0.0)
@@ -103,7 +110,7 @@ def descend(
     low, high = (np.full(start.shape, -np.inf), np.full(start.shape, np.inf)) if bounds is None else bounds
     x = np.clip(start, low, high)
     value, slope = function(x)
-    curvature, iterations = Curvature(), 0
+    curvature, iterations = Curvature(expected_curvature), 0
 
     def ended(why: Literal["slope", "decrease", "steps", "stopped", "stuck"]) -> Descent:
         return Descent(x, value, slope, iterations, why, curvature)

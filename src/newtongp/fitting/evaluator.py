@@ -5,6 +5,7 @@ record, which takes no computation until the record ends.
 """
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -92,7 +93,15 @@ class Entry(NamedTuple):
     @property
     def is_rough(self) -> bool:
         """Whether the energy is approximate, and without a gradient."""
-        return bool(np.any(np.isnan(self.gradient)))
+        return any(map(math.isnan, self.gradient.tolist()))
+
+
+class Candidate(NamedTuple):
+    """A point at which a search may start: its rough energy minus the log prior density, and the sites found there."""
+
+    total: float
+    unconstrained: np.ndarray
+    sites: Sites
 
 
 class Evaluator:
@@ -187,17 +196,17 @@ class Evaluator:
         """All energies, without prior densities, and their gradients."""
         return [(entry.energy, entry.gradient) for entry in self.record]
 
-    def ranked(self, points: Iterable[np.ndarray]) -> list[tuple[np.ndarray, Sites]]:
-        """The points at which inference works, with the sites that it found, in the order of rough energies."""
-        found: list[tuple[float, np.ndarray, Sites]] = []
+    def ranked(self, points: Iterable[np.ndarray]) -> list["Candidate"]:
+        """The points at which inference works, in the order of rough energies."""
+        found: list[Candidate] = []
         for unconstrained in points:
             if any(np.array_equal(entry.unconstrained, unconstrained) for entry in self.record):
                 continue
             entry = self._next(np.array(unconstrained, dtype=float), _ROUGH_TOLERANCE, rough=True)
             total = self._note(entry, self.space.penalty(unconstrained)[0])
             if np.isfinite(total):
-                found.append((total, unconstrained, self.sites))
-        return [(unconstrained, sites) for _, unconstrained, sites in sorted(found, key=lambda item: item[0])]
+                found.append(Candidate(total, unconstrained, self.sites))
+        return sorted(found, key=lambda candidate: candidate.total)
 
     def _next(self, unconstrained: np.ndarray, tol: float, rough: bool = False) -> Entry:
         number = len(self.record)
@@ -249,16 +258,18 @@ class Evaluator:
                 usable = evaluation.usable
                 if usable:
                     break
-        self.last = evaluation.report
-        status, steps = int(evaluation.report.status), int(evaluation.report.steps)
+        self.last = report = evaluation.report
+        status, steps, energy = int(report.status), int(report.steps), float(report.energy)
         if not usable:
-            self.undefined |= ~np.isfinite(evaluation.gradient) & np.isfinite(float(evaluation.report.energy))
+            self.undefined |= ~np.isfinite(evaluation.gradient) & np.isfinite(energy)
             return Entry(unconstrained, np.inf, nothing, status, steps, tol)
-        self.sites, self.works = evaluation.report.sites, True
+        self.sites, self.works = report.sites, True
         if not rough:
             self.known.add(unconstrained, self.sites)
         gradient = nothing if rough and not evaluation.is_conjugate else np.asarray(evaluation.gradient)
-        return Entry(unconstrained, float(evaluation.report.energy), gradient, status, steps, tol)
+        if report.residual <= self.tol:
+            tol = min(tol, self.tol)  # it is as exact as if that had been asked for
+        return Entry(unconstrained, energy, gradient, status, steps, tol)
 
     def _has_settled(self, evaluation: objective.Evaluation) -> bool:
         """Whether inference has converged, and not where proposals are absurdly precise: see `_held_at_first`."""

@@ -177,8 +177,8 @@ def fit(
         spare_time.use(objective.evaluate.is_pending)
         searches, trace, interrupted, hessian = [], [], False, None
         try:
-            for start in starts_of(evaluator, int(restarts), key):
-                searches.append(search(evaluator, start, int(max_steps), tol, trace))
+            for start, curvature_there in starts_of(evaluator, int(restarts), key):
+                searches.append(search(evaluator, start, int(max_steps), tol, trace, curvature_there))
             if searches and weak_priors == "keep":
                 space.note_undetermined(lowest_of(searches).unconstrained)
             elif searches:

@@ -10,12 +10,12 @@ since sites that are only as close as the tolerance make such energies jump by m
 """
 
 import functools
+import math
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.compilation import compiled
@@ -76,10 +76,11 @@ class Evaluation(eqx.Module):
     @property
     def usable(self) -> bool:
         """Whether there is an energy and a gradient at all, and inference got anywhere."""
-        status, steps = Status(int(self.report.status)), int(self.report.steps)
+        report = self.report
+        status, steps = Status(int(report.status)), int(report.steps)
         started = steps > 0 or (steps == 0 and status is not Status.STEP_TOO_SMALL)
-        finite = np.isfinite(float(self.report.energy)) and np.all(np.isfinite(np.asarray(self.gradient)))
-        return started and not status.failed and bool(finite)
+        finite = math.isfinite(report.energy) and all(map(math.isfinite, self.gradient.tolist()))
+        return started and not status.failed and finite
 
 
 @functools.partial(compiled, static_argnums=0)

@@ -1,5 +1,6 @@
 """The search for the lowest energy: L-BFGS from several starts, and the release of weak priors."""
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -10,7 +11,7 @@ from .._runtime.compilation import blas_threads_for
 from ..results.status import Status
 from ..validation.arguments import as_key
 from .descent import descend
-from .evaluator import Evaluator
+from .evaluator import Candidate, Evaluator
 from .standard_errors import Spread, curvature
 
 
@@ -23,7 +24,14 @@ class Search(NamedTuple):
     iterations: int
 
 
-def search(evaluator: Evaluator, start: np.ndarray, max_steps: int, tol: float, trace: list[float]) -> Search:
+def search(
+    evaluator: Evaluator,
+    start: np.ndarray,
+    max_steps: int,
+    tol: float,
+    trace: list[float],
+    expected_curvature: float = 1.0,
+) -> Search:
     """L-BFGS from one start, repeated from its end point while that is not an optimum and the energy falls."""
     if max_steps == 0:
         return Search(evaluator.at(start, np.inf)[0], start, Status.MAX_STEPS, 0)
@@ -32,7 +40,7 @@ def search(evaluator: Evaluator, start: np.ndarray, max_steps: int, tol: float, 
         return Search(np.inf, start, status, 0)
     for _ in range(_ROUNDS):
         before = lowest.total
-        status, taken = _descend(lowest, max_steps - iterations, tol, trace)
+        status, taken = _descend(lowest, max_steps - iterations, tol, trace, expected_curvature)
         iterations += taken
         if status is Status.CONVERGED:
             break
@@ -111,7 +119,9 @@ class _Lowest:
         return float(np.max(np.abs(self._open(scaled, slope)), initial=0.0))
 
 
-def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) -> tuple[Status, int]:
+def _descend(
+    lowest: _Lowest, max_steps: int, tol: float, trace: list[float], expected_curvature: float
+) -> tuple[Status, int]:
     """L-BFGS from the lowest point; returns how it ended and the number of iterations."""
     lowest.idle = 0
     evaluator = lowest.evaluator
@@ -123,6 +133,7 @@ def _descend(lowest: _Lowest, max_steps: int, tol: float, trace: list[float]) ->
             max_steps=max_steps,
             smallest_slope=tol,
             smallest_decrease=_DECREASE,
+            expected_curvature=expected_curvature,
             report=lambda: trace.append(lowest.total),
             # A line search among energies that differ by rounding alone would take dozens of evaluations.
             stop=lambda: lowest.idle >= _IDLE,
@@ -142,28 +153,47 @@ def lowest_of(searches: list[Search]) -> Search:
     return min(searches, key=lambda search: search.total)
 
 
-def starts_of(evaluator: Evaluator, restarts: int, key: Any) -> Iterator[np.ndarray]:
-    """Starting points of searches: the best of several candidates, then random points."""
+def starts_of(evaluator: Evaluator, restarts: int, key: Any) -> Iterator[tuple[np.ndarray, float]]:
+    """Starting points of searches, the best of several candidates and then random points, and curvatures to expect."""
     space = evaluator.space
     if space.size == 0:
         evaluator(space.middle)
         return
-    best = space.middle
-    for unconstrained, sites in evaluator.ranked(space.starts()):
-        evaluator.sites = sites
-        if np.isfinite(evaluator.at(unconstrained, np.inf)[0]):  # with a gradient
-            best = unconstrained
+    best, curvature = space.middle, 1.0
+    candidates = evaluator.ranked(space.starts())
+    for candidate in candidates:
+        evaluator.sites = candidate.sites
+        if np.isfinite(evaluator.at(candidate.unconstrained, np.inf)[0]):  # with a gradient
+            best, curvature = candidate.unconstrained, _curvature_around(candidate, candidates, space.units)
             break
-    yield best
+    yield best, curvature
     if restarts == 0:
         return
     keys = jax.random.split(as_key(key), restarts)
     low, high = np.asarray(space.bounds(space.middle)).T
     for number in range(restarts):
         noise = np.asarray(jax.random.normal(keys[number], (space.size,)))
-        yield np.clip(space.middle + 1.5 * noise * space.units, low, high)
+        yield np.clip(space.middle + 1.5 * noise * space.units, low, high), 1.0
 
 
+def _curvature_around(middle: Candidate, candidates: list[Candidate], units: np.ndarray) -> float:
+    """The curvature of the energy between two candidates on a line through `middle`; 1 if there are none.
+
+    What the data say determines the curvature in other directions as well: it is of the same size there.
+    """
+    others = [((other.unconstrained - middle.unconstrained) / units, other.total) for other in candidates]
+    lengths = [float(np.sqrt(away @ away)) for away, _ in others]
+    around = sorted(zip(lengths, others, strict=True), key=lambda item: item[0])
+    for (left, (one, below)), (right, (other, above)) in itertools.combinations(around, 2):
+        if left > 0.0 and one @ other < -_OPPOSITE * left * right:
+            slopes = (below - middle.total) / left + (above - middle.total) / right
+            curvature = 2.0 * slopes / (left + right)
+            return curvature if np.isfinite(curvature) and curvature > 0.0 else 1.0
+    return 1.0
+
+
+_OPPOSITE = 1.0 - 1e-6
+"""Minus the cosine of the angle between two directions that are opposite up to rounding."""
 _KNOWN = 2.0
 """The largest standard error, of a logarithm, with which the data determine a value."""
 _STEEP = 0.5

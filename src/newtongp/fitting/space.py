@@ -54,6 +54,12 @@ class Space:
         """Variances that are not learned, each with one that it is multiplied by."""
         self.guessed = guess(model, scales, learned)
         """Guesses made from the data."""
+        has_own = not getattr(model.prior, "by_name", False)
+        self.own = [
+            item.start if has_own or item.given_start or item.slot.paths[0][0] == "likelihood" else value
+            for item, value in zip(learned, self.guessed, strict=True)
+        ]
+        """The model's own values."""
         self.priors = [
             item.prior if item.prior is not None or not weak_priors else plausible(model, scales, item, start)
             for item, start in zip(learned, self.guessed, strict=True)
@@ -146,8 +152,11 @@ class Space:
         return self.free_of(self.guessed)
 
     def starts(self) -> Iterator[np.ndarray]:
-        """Points to try before the search: the model's own values, the guesses, and these with other lengthscales."""
-        yield self.free_of([item.start for item in self.learned])
+        """Points to try before the search: the model's own values, the guesses, and these with other lengthscales.
+
+        A prior whose kernel was given by name has no values of its own.
+        """
+        yield self.free_of(self.own)
         yield self.middle
         for ratio in _RATIOS:
             moved = [

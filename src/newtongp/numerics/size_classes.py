@@ -15,11 +15,11 @@ from typing import Any
 import jax
 import numpy as np
 
-SMALLEST, SMALLEST_DATA, SMALLEST_CUBIC = 256, 160, 168
+SMALLEST, SMALLEST_DATA, SMALLEST_CUBIC = 256, 160, 152
 """The smallest classes: of rows to predict, and of data. Below them, arithmetic takes milliseconds."""
 _SMALL, _SMALL_CUBIC = (32, 64), (40, 104)
 """Smaller classes yet, for several latents: the time of a row grows with a power of their number."""
-_MANY, _MANY_CUBIC = 4096, 552
+_MANY, _MANY_CUBIC = 4096, 536
 
 _state = {"exact": False}
 
@@ -57,9 +57,9 @@ def cubic_size_class(rows: int, latents: int = 1) -> int:
     same places in the processor's cache, which can double the time of a factorisation.
 
     >>> [cubic_size_class(rows) for rows in (40, 150, 398, 2000)]
-    [168, 168, 424, 2088]
+    [152, 152, 408, 2072]
     >>> [cubic_size_class(rows, latents=3) for rows in (40, 150, 398)]
-    [40, 168, 424]
+    [40, 152, 408]
     """
     small = _small(rows, latents, _SMALL_CUBIC)
     if small is not None:
@@ -68,7 +68,7 @@ def cubic_size_class(rows: int, latents: int = 1) -> int:
         return rows
     if rows <= SMALLEST_CUBIC:
         return SMALLEST_CUBIC
-    return _next(rows, 40, 64 if rows <= _MANY_CUBIC else 128)
+    return _next(rows, 24, 64 if rows <= _MANY_CUBIC else 128)
 
 
 def _small(rows: int, latents: int, classes: tuple[int, ...]) -> int | None:
