@@ -201,10 +201,10 @@ def fit(
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
     """The model bound to its data, with one lengthscale per column if unspecified, and with chosen inducing inputs."""
     model, x, y = bind(model, x, y)
-    inputs = read_inputs(x, model)
-    memory.require_rows(model.prior, inputs, times=_GRADIENTS)
-    model = Model(for_columns(model.prior, inputs.shape[1]), model.likelihood)
+    if getattr(model.prior, "by_name", False):
+        model = Model(for_columns(model.prior, read_inputs(x, model).shape[1]), model.likelihood)
     setup = Setup(model, x, y)
+    memory.require_rows(model.prior, setup.data.x, times=_GRADIENTS)
     if model.prior.over_table:
         # Models without terms do not need them, whose import takes time.
         from .effects_start import with_started_effects

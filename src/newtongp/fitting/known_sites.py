@@ -35,24 +35,29 @@ class KnownSites:
         >>> known.at(np.array([-0.1]), known.at(np.array([9.0]), None)).linear.round(6).tolist()
         [[-0.1], [-0.1]]
         """
-        place = unconstrained / self._units
-        near = [(np.sqrt(np.sum((point - place) ** 2)), point, sites) for point, sites in self._known]
-        near = sorted((item for item in near if item[0] <= _REACH), key=lambda item: item[0])
-        if not near:
+        if not self._known:
             return otherwise
-        (_, first, found), *others = near
-        if not others:
+        place = unconstrained / self._units
+        apart = np.stack([point for point, _ in self._known]) - place
+        distances = np.sqrt(np.sum(apart**2, axis=1))
+        order = [number for number in np.argsort(distances, kind="stable") if distances[number] <= _REACH]
+        if not order:
+            return otherwise
+        first, *others = order
+        found = self._known[first][1]
+        if not others or distances[first] == 0.0:
             return found
-        moves = np.stack([point - first for _, point, _ in others], axis=1)
-        weights = least_squares_given(moves, place - first, 1e-3)
+        weights = least_squares_given((apart[others] - apart[first]).T, -apart[first], 1e-3)
         if not np.sum(np.abs(weights)) <= _MOST_WEIGHT:
             return found
-        pairs = list(zip(weights, (sites for _, _, sites in others), strict=True))
-        linear = found.linear + sum(weight * (sites.linear - found.linear) for weight, sites in pairs)
-        precision = found.precision + sum(weight * (sites.precision - found.precision) for weight, sites in pairs)
+        near = [self._known[number][1] for number in others]
+        linear = found.linear + np.tensordot(weights, [sites.linear - found.linear for sites in near], 1)
+        precision = found.precision + np.tensordot(weights, [sites.precision - found.precision for sites in near], 1)
         # A precision that was positive stays so: methods may rely on it.
         before, after = smallest_eigenvalues_given(np.asarray(found.precision)), smallest_eigenvalues_given(precision)
         kept = after >= np.minimum(before, 0.0)
+        if np.all(kept):
+            return Sites(linear, precision)
         return Sites(
             np.where(kept[:, None], linear, found.linear), np.where(kept[:, None, None], precision, found.precision)
         )

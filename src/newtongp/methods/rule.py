@@ -65,7 +65,8 @@ class Method(eqx.Module):
         exact = ("exact", "gauss_newton") if self.target.objective == "log_joint" else ("exact",)
         if self.curvature.name not in exact:
             return None
-        is_free_energy = self.energy is not None and self.energy.is_free_energy
+        declared = declared_energy(self.target.energy)
+        is_free_energy = declared is not None and declared.is_free_energy
         return "vfe" if self.target.objective == "energy" and is_free_energy else self.target.objective
 
     def row_energy(
@@ -99,7 +100,7 @@ class Method(eqx.Module):
         """
         concave = likelihood.log_concave and likelihood.num_latents == 1
         # PL2, and a target with an energy of its own, expand something else, which need not be concave with log p.
-        follows = self.energy is not None and self.target.name != "pl2"
+        follows = declared_energy(self.target.energy) is not None and self.target.name != "pl2"
         return self.keeps_psd or (concave and follows)
 
     @property
