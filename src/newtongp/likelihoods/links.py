@@ -67,14 +67,8 @@ def softplus(f):
 
 @jax.custom_jvp
 def _softplus(f):
-    decay, inverse = _decay(f)
-    return jnp.maximum(f, 0.0) + _two_artanh(decay * (1.0 + decay) * inverse)
-
-
-def _decay(f):
-    """u = exp(-|f|) and 1 / ((1 + u) (2 + u)): one division for the function and both derivatives."""
     decay = jnp.exp(-jnp.abs(f))
-    return decay, 1.0 / ((1.0 + decay) * (2.0 + decay))
+    return jnp.maximum(f, 0.0) + _two_artanh(decay / (2.0 + decay))
 
 
 # artanh(s) / s for 0 <= s <= 1/3 as a polynomial in s^2, from the constant up: interpolated at Chebyshev nodes, with a
@@ -108,8 +102,8 @@ def _(primals, tangents):
 @jax.custom_jvp
 def _sigmoid(f):
     """1 / (1 + exp(-f)), from the same exponential as log(1 + exp(f)), and so is its derivative."""
-    decay, inverse = _decay(f)
-    return jnp.where(f < 0.0, decay, 1.0) * ((2.0 + decay) * inverse)
+    decay = jnp.exp(-jnp.abs(f))
+    return jnp.where(f < 0.0, decay, 1.0) / (1.0 + decay)
 
 
 @_sigmoid.defjvp
@@ -119,8 +113,8 @@ def _(primals, tangents):
 
 
 def _sigmoid_slope(f):
-    decay, inverse = _decay(f)
-    return decay * ((2.0 + decay) * inverse) ** 2
+    decay = jnp.exp(-jnp.abs(f))
+    return decay / (1.0 + decay) ** 2
 
 
 def log_sigmoid(f):
@@ -208,9 +202,9 @@ def log_positive_derivatives(link: str, f):
         return f, jnp.ones_like(f), jnp.zeros_like(f), jnp.exp(-f)
     # As `_log_softplus` and its derivatives, but from fewer exponentials and divisions.
     value, inverse = _log_softplus_and_inverse(f)
-    far, (decay, share) = f < _FEW_TERMS, _decay(f)
-    rest = 0.5 * decay
-    upper, lower = (jnp.where((f < 0.0) == first, decay, 1.0) * ((2.0 + decay) * share) for first in (True, False))
+    far, decay = f < _FEW_TERMS, jnp.exp(-jnp.abs(f))
+    rest, share = 0.5 * decay, 1.0 / (1.0 + decay)
+    upper, lower = (jnp.where((f < 0.0) == first, decay, 1.0) * share for first in (True, False))
     slope = jnp.where(far, 1.0 - rest, upper * inverse)
     return value, slope, jnp.where(far, -rest, slope * (lower - slope)), inverse
 

@@ -23,10 +23,17 @@ def _rotate(precision, linear):
     values, vectors = jax.vmap(small_eigh)(precision)
     # Positive sites come first, which keeps the row's denominators 1 + w s as far from zero as possible;
     # `information.is_proper` relies on this order.
-    descending = jnp.argsort(-values, axis=1)
-    values = jnp.take_along_axis(values, descending, axis=1)
-    vectors = jnp.take_along_axis(vectors, descending[:, None, :], axis=2)
+    values, vectors = _descending(values, vectors)
     return vectors, values, jnp.einsum("tjk,tj->tk", vectors, linear)
+
+
+def _descending(values, vectors):
+    """The same pairs in descending order of the values."""
+    if values.shape[1] == 2:  # a comparison, in place of a sort and two gathers
+        swap = values[:, 1:] > values[:, :1]
+        return jnp.where(swap, values[:, ::-1], values), jnp.where(swap[:, None], vectors[:, :, ::-1], vectors)
+    order = jnp.argsort(-values, axis=1)
+    return jnp.take_along_axis(values, order, axis=1), jnp.take_along_axis(vectors, order[:, None, :], axis=2)
 
 
 @_rotate.defjvp
