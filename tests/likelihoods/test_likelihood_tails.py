@@ -218,7 +218,8 @@ def test_logarithm_of_softplus_and_its_inverse():
     f = jnp.asarray([-700.0, -30.0, -20.0, -19.9, -3.0, 0.0, 0.54, 3.0, 40.0, 1e10, jnp.inf])
     value, inverse = jax.jit(lambda f: links.log_positive_and_inverse("softplus", f))(f)
     exact = np.logaddexp(0.0, np.asarray(f))
-    np.testing.assert_allclose(value[:-1], np.log(exact[:-1]), rtol=1e-14)
+    # Where softplus is close to 1, the rounding error of softplus remains in its logarithm.
+    np.testing.assert_allclose(value[:-1], np.log(exact[:-1]), rtol=1e-14, atol=3e-16)
     np.testing.assert_allclose(inverse, 1.0 / exact, rtol=1e-14)
     assert value[-1] == jnp.inf
     slopes = jax.jit(jax.vmap(jax.jacfwd(lambda f: links.log_positive_and_inverse("softplus", f))))(f[:-1])
