@@ -24,21 +24,23 @@ _MANY, _MANY_CUBIC = 4096, 536
 _state = {"exact": False}
 
 
-def size_class(rows: int, smallest: int = SMALLEST) -> int:
+def size_class(rows: int, smallest: int = SMALLEST, step: int = 1) -> int:
     """The size class of this number of rows: the number to which they are filled up.
 
     Above the smallest class there are four classes between one power of two and the next, and sixteen above 4096 rows,
-    where arithmetic takes as long as compiling.
+    where arithmetic takes as long as compiling. They are multiples of `step`.
 
     >>> [size_class(rows) for rows in (1, 256, 257, 1000, 100_000)]
     [256, 256, 320, 1024, 102400]
+    >>> [size_class(levels, smallest=8, step=16) for levels in (5, 9, 17, 33, 70, 150)]
+    [8, 16, 32, 48, 80, 160]
     """
     if _state["exact"] or rows == 0:
         return rows
     if rows <= smallest:
         return smallest
     octave = 2 ** ((rows - 1).bit_length() - 1)
-    return _next(rows, 0, octave // (4 if octave < _MANY else 16))
+    return _next(rows, 0, max(step, octave // (4 if octave < _MANY else 16)))
 
 
 def data_size_class(rows: int, latents: int) -> int:

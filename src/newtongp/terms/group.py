@@ -18,8 +18,8 @@ from .table import Level, Table
 
 _SHARE = 0.3
 """The first guess of a variance, relative to that of the latent."""
-_SMALLEST = 8
-"""The smallest number of levels that programs are compiled for."""
+_SMALLEST, _STEP = 8, 16
+"""The smallest number of levels that programs are compiled for, and what larger ones are multiples of."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Group(Term):
                 f"covariance of {self.label} must have shape {wanted} for the coefficients {', '.join(encoder.names)}, "
                 f"got {np.shape(start)}"
             )
-        filled = size_class(len(levels), _SMALLEST)
+        filled = size_class(len(levels), _SMALLEST, _STEP)
         return replaced(self, covariance=start, size=size, levels=filled), encoder
 
     def read_rows(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

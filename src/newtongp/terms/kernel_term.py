@@ -26,8 +26,8 @@ from .group import Group
 from .inputs import InputEncoder, ProductEncoder
 from .table import Table
 
-_SMALLEST = 16
-"""The smallest number of distinct inputs that programs are compiled for."""
+_SMALLEST, _STEP = 16, 32
+"""The smallest number of distinct inputs that programs are compiled for, and what larger ones are multiples of."""
 _KERNELS = ("Matern12", "Matern32", "Matern52", "Matern72", "RBF", "RationalQuadratic")
 
 
@@ -217,7 +217,7 @@ def root_of(matrix: Float[Array, "L L"], used: Any) -> Float[Array, "L L"]:
 
 def filled_points(distinct: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Distinct inputs, filled up to a size class, and which of them are not fill."""
-    size = size_class(distinct.shape[0], _SMALLEST)
+    size = size_class(distinct.shape[0], _SMALLEST, _STEP)
     filled = np.concatenate([distinct, np.repeat(distinct[-1:], size - distinct.shape[0], axis=0)])
     return filled, np.arange(size) < distinct.shape[0]
 
