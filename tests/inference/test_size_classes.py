@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import newtongp as ng
-from newtongp import kernels
+from newtongp import kernels, terms
 from newtongp.numerics.size_classes import (
     cubic_size_class,
     data_size_class,
@@ -187,6 +187,53 @@ def test_other_numbers_of_rows_compile_nothing(prior):
     with compilations() as compiled:
         everything(29, 5)
         everything(21, 1)
+    assert not compiled
+
+
+@pytest.mark.cases(quick=["full"], others="slow")
+@pytest.mark.parametrize("storage", ["full", "tied"])
+def test_other_sizes_of_batches_compile_nothing(storage):
+    """Nor do other numbers of rows, and the results are those of batches that are not filled up."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(300, 2))
+    counts = rng.poisson(np.exp(0.5 * np.sin(x[:, 0])))
+    model = ng.Model(ng.SparseGP(ng.kernels.RBF(1.0), x[:10], storage=storage), ng.likelihoods.Poisson())
+
+    def run(rows, size):
+        return ng.infer(model, x[:rows], counts[:rows], batch_size=size, key=1, max_steps=20, tol=1e-4, throw=False)
+
+    run(300, 100)
+    with compilations() as compiled:
+        run(300, 97)
+        found = run(290, 99)
+    assert not compiled
+    with exact_sizes():
+        other = run(290, 99)
+    assert found.steps == other.steps and found.status == other.status
+    if storage == "full":
+        np.testing.assert_allclose(found.sites.linear, other.sites.linear, atol=1e-10)
+    else:
+        assert found.sites is None
+    prediction, exact = found.predict(x[:4]), other.predict(x[:4])
+    np.testing.assert_allclose(prediction.latent.mean, exact.latent.mean, atol=1e-10)
+    np.testing.assert_allclose(found.energy, other.energy, rtol=1e-10)
+
+
+def test_other_numbers_of_levels_and_distinct_inputs_compile_nothing():
+    rng = np.random.default_rng(4)
+    model = ng.Model(terms.Group("group") + terms.Smooth("x"), "poisson")
+
+    def run(rows, levels):
+        groups = np.append(np.arange(levels), rng.integers(0, levels, rows - levels))
+        table = {"group": groups.astype(str), "x": np.arange(float(rows)), "y": rng.poisson(3.0, size=rows)}
+        result = ng.infer(model, table, "y")
+        new = {name: values[:3] for name, values in table.items()}
+        return result.predict(new).quantile([0.05, 0.95]), str(result.summary())
+
+    run(60, 9)
+    with compilations() as compiled:
+        run(41, 16)
+        run(64, 12)
     assert not compiled
 
 

@@ -29,7 +29,7 @@ from .._runtime.devices import everywhere, whole_share
 from .._runtime.double import to_host
 from ..inference.compatibility import check_choices
 from ..inference.infer import infer
-from ..inference.minibatch.batching import WHOLE_PASS, Batching
+from ..inference.minibatch.batching import WHOLE_PASS, Batching, batch_class
 from ..inference.minibatch.checks import check_batches, state_per_row
 from ..inference.minibatch.product import DeviceRows, added_energy, on_devices
 from ..inference.minibatch.progress import RowProgress, explained
@@ -164,7 +164,7 @@ class _BatchFit:
         """Compare several starts on some of the rows, and begin with the best."""
         drawn, batching = self.start.drawn, self.schedule.batching
         chosen = np.sort(self.schedule.generator(0).permutation(drawn.count)[:_FIRST_ROWS])
-        filled = whole_share(len(chosen), batching.mesh)
+        filled = whole_share(batch_class(len(chosen)), batching.mesh)
         rows = np.append(chosen, np.zeros(filled - len(chosen), dtype=int))
         data = take_rows(drawn.data, rows)
         data = data._replace(observed=data.observed & (np.arange(filled) < len(chosen)))

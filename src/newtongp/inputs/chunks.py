@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     """A batch of rows, padded to a fixed number with unobserved rows."""
 
     index: np.ndarray
-    """The index of each row in the data; the number of rows for padding."""
+    """The index of each row in the data; the largest integer for padding."""
     data: Data
     count: int
     """The number of rows that are not padding."""
@@ -230,7 +230,11 @@ class Rows:
         rows = np.concatenate([np.arange(count), np.zeros(size - count, dtype=int)])
         filled = _take(data, rows)
         real = np.arange(size) < count
-        return Batch(np.where(real, index[rows], self.count), filled._replace(observed=real & filled.observed), count)
+        return Batch(
+            np.where(real, index[rows], np.iinfo(index.dtype).max),
+            filled._replace(observed=real & filled.observed),
+            count,
+        )
 
 
 def _take(data: Data, rows: np.ndarray) -> Data:

@@ -8,10 +8,20 @@ import numpy as np
 from ..._runtime.devices import mesh_of_rows, whole_share
 from ...inputs.chunks import Batch, Rows
 from ...likelihoods.base import Likelihood
+from ...numerics.size_classes import size_class
 from .product import DeviceRows, on_devices
 
 WHOLE_PASS = 2**13
 """Rows per batch if no batch size is given."""
+
+
+def batch_class(rows: int) -> int:
+    """The size class of a batch.
+
+    >>> [batch_class(rows) for rows in (20, 200, 1000, 8192)]
+    [32, 224, 1024, 8192]
+    """
+    return size_class(rows, smallest=32)
 
 
 class Batching(NamedTuple):
@@ -22,7 +32,7 @@ class Batching(NamedTuple):
     size: int
     """Rows per batch; the last one of a pass may have fewer."""
     filled: int
-    """Rows per batch including padding, so that every device has equally many."""
+    """Rows per batch including padding, which fills up a size class and gives every device equally many."""
     mesh: Any
     """The devices that share the rows; None if there is only one."""
 
@@ -30,7 +40,7 @@ class Batching(NamedTuple):
     def of(cls, rows: Rows, likelihood: Likelihood, size: int) -> "Batching":
         """Batches of `size` rows, or of all rows if there are fewer."""
         mesh, size = mesh_of_rows(), min(rows.count, size)
-        return cls(rows, likelihood, size, whole_share(size, mesh), mesh)
+        return cls(rows, likelihood, size, whole_share(batch_class(size), mesh), mesh)
 
     @property
     def per_pass(self) -> int:

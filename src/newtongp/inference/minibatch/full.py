@@ -61,16 +61,15 @@ class StoredSites(eqx.Module):
     totals: PassTotals
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def no_sites(shared: Shared, count: int) -> StoredSites:
     """The state before the first batch: all sites are zero."""
     method, latents = shared.method, shared.prior.num_latents
     sites = jax.tree.map(jnp.asarray, Sites.constant(count, latents, 0.0))
     memory = rows_of(method.curvature.initial_state(method.target, latents), count)
     product = nothing(shared.prior, shared.projection)
-    # A donated tree must not contain an array twice.
     real, whole = jnp.zeros(()), jnp.zeros((), dtype=int)
-    stored = StoredSites(sites, memory, product, shared.belief(product), PassTotals(real, real, real, whole, whole))
-    return jax.tree.map(lambda leaf: jnp.array(leaf, dtype=leaf.dtype), stored)
+    return StoredSites(sites, memory, product, shared.belief(product), PassTotals(real, real, real, whole, whole))
 
 
 @functools.partial(jax.jit, donate_argnums=2)

@@ -11,6 +11,7 @@ from ..._runtime.devices import everywhere
 from ..._runtime.double import to_host
 from ...methods.safeguard import Riemannian
 from ...numerics.gaussian import Gaussian
+from ...numerics.size_classes import first_rows
 from ...results.result import Result
 from ...results.status import Status
 from ..steps.base import Outcome
@@ -74,7 +75,7 @@ def run_full(problem: BatchedProblem, step: Constant | None, max_steps: int, tol
     belief = stored.belief
     exponent = 0.5 * jnp.sum(stored.product.linear * belief.mean) - 0.5 * belief.log_det
     log_normaliser = float(report.constant + exponent)
-    sites = to_host(stored.sites)
+    sites = first_rows(to_host(stored.sites), problem.rows.count)
     return problem.result(
         ending, stored.product, belief, log_normaliser, sites, report.site_marginals, report.marginals
     )
@@ -102,7 +103,7 @@ def _start(problem: BatchedProblem, step_size: float, bar: RowProgress) -> Store
     """Sites that are zero or, if the prior is a hopeless start, sites that hold f near its mean."""
 
     def blank() -> StoredSites:
-        return everywhere(no_sites(problem.shared, problem.rows.count), problem.batching.mesh)
+        return everywhere(no_sites(problem.shared, problem.stored_rows), problem.batching.mesh)
 
     first = update_batch(problem.shared, problem.first_batch(bar), blank(), step_size, problem.rows.count)
     if not problem.is_hopeless(float(first.totals.energies)):

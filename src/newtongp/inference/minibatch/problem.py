@@ -14,6 +14,7 @@ from ...methods.rule import Method
 from ...model import Model
 from ...numerics.gaussian import Gaussian, Sites
 from ...numerics.kalman import Factors
+from ...numerics.size_classes import size_class
 from ...priors.markov import MarkovGP
 from ...priors.sparse import Projection, SparseGP, SparsePosterior
 from ...priors.sparse_chain import ChainProjection
@@ -59,6 +60,11 @@ class BatchedProblem:
             yield batch, rows
             bar.saw(batch.count)
 
+    @property
+    def stored_rows(self) -> int:
+        """The number of rows of arrays that store something per row: a size class."""
+        return size_class(self.rows.count)
+
     def first_batch(self, bar: RowProgress) -> DeviceRows:
         return next(rows for _, rows in self.batches(False, bar))
 
@@ -76,7 +82,7 @@ class BatchedProblem:
         A prior that is far too wide for the likelihood puts so much mass where it overflows that rows would propose
         absurd sites.
         """
-        latents, count = self.prior.num_latents, self.rows.count
+        latents, count = self.prior.num_latents, self.stored_rows
         held, whole = Sites(np.zeros((count, latents)), np.zeros((count, latents, latents))), None
         for batch, rows in self.batches(False, bar):
             product, sites = hold_batch(self.shared, rows)
