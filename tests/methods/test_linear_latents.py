@@ -8,7 +8,8 @@ import pytest
 import newtongp as ng
 from newtongp.likelihoods.base import row_log_prob, row_log_prob_at_nodes
 from newtongp.likelihoods.partial import PartlyObserved
-from newtongp.methods.expectation import expected_log_density, log_expected_density
+from newtongp.likelihoods.weighted import Weighted
+from newtongp.methods.expectation import expected_log_density, expected_log_value, log_expected_density
 from newtongp.methods.linear_form import powered_derivatives, powered_normal
 from newtongp.methods.linearisation import linearise, slope_by_derivative, slope_by_regression
 from newtongp.methods.nodes import exact_rule, moment_rule
@@ -50,6 +51,25 @@ def test_expected_log_density_and_its_derivatives(name):
     wanted = jax.jit(lambda g: expected_log_density(likelihood, y, g, ng.cubature.GaussHermite(order)))(gaussian)
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-7, atol=2e-8)
+
+
+WITHOUT_LINEAR = {
+    "closed form": (ng.likelihoods.StudentT(4.0, 0.5), [0.7]),
+    "nodes": (ng.likelihoods.Bernoulli(), [1.0]),
+    "weight": (Weighted(ng.likelihoods.Bernoulli("logit"), 0.3), [1.0]),
+    "contrasts": (ng.likelihoods.Softmax(3), [2.0]),
+}
+
+
+@pytest.mark.cases(quick=["noise-None", "weight-None", "closed form-None"], others="slow")
+@pytest.mark.parametrize("rule", [None, ng.cubature.GaussHermite(5)], ids=["None", "rule"])
+@pytest.mark.parametrize("name", ["noise", *WITHOUT_LINEAR])
+def test_the_value_alone_is_that_beside_the_derivatives(name, rule):
+    likelihood, y, *_ = (CASES | WITHOUT_LINEAR)[name]
+    gaussian = gaussian_of(likelihood.num_latents, scale=1.0)
+    found = jax.jit(lambda g: expected_log_value(likelihood, jnp.asarray(y), g, rule))(gaussian)
+    wanted = jax.jit(lambda g: expected_log_density(likelihood, jnp.asarray(y), g, rule))(gaussian)
+    np.testing.assert_allclose(found, wanted.value, rtol=1e-13)
 
 
 @pytest.mark.thorough

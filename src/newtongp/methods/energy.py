@@ -20,7 +20,7 @@ from ..likelihoods.base import Likelihood, row_log_prob
 from ..numerics.cubature import Cubature
 from ..numerics.gaussian import Gaussian, Sites, add_covariance, relative_log_expected_site_power
 from ..numerics.gaussian import cavity as cavity_of
-from .expectation import expected_log_density, log_expected_density
+from .expectation import expected_log_value, log_expected_density
 
 
 class RowEnergy(NamedTuple):
@@ -117,11 +117,11 @@ class VariationalFreeEnergy(Energy):
 
     def row(self, likelihood, y, marginal, site, cubature, residual_covariance=None, known=None):
         if known is None:
-            known = expected_log_density(likelihood, y, add_covariance(marginal, residual_covariance), cubature).value
+            known = expected_log_value(likelihood, y, add_covariance(marginal, residual_covariance), cubature)
         return RowEnergy(share_of_divergence(marginal, site) - known, _always())
 
     def tied_row(self, likelihood, y, marginal, cavity, cubature, residual_covariance=None):
-        return -expected_log_density(likelihood, y, add_covariance(marginal, residual_covariance), cubature).value
+        return -expected_log_value(likelihood, y, add_covariance(marginal, residual_covariance), cubature)
 
     def tied_factor(self, posterior, log_integrals, rows=1):
         return 0.5 * (posterior.excess + posterior.distance + posterior.log_det)

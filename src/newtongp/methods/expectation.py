@@ -77,6 +77,23 @@ def expected_log_density(
     return _restore(nodes, expected)
 
 
+def expected_log_value(
+    likelihood: Likelihood, y: Float[Array, " P"], gaussian: Gaussian, cubature: Cubature | None
+) -> Float[Array, ""]:
+    """E[log p(y | f)] alone.
+
+    If it is differentiated, derivatives that nobody uses need not be traced, which takes a second for long formulas.
+    """
+    if isinstance(likelihood, Weighted):
+        return times(expected_log_value(likelihood.base, y, gaussian, cubature), likelihood.weights)
+    if cubature is None:
+        value = row_expected_log_prob(likelihood, y, gaussian.mean, gaussian.covariance)
+        if value is not None:
+            return value
+    nodes = place_nodes(likelihood, gaussian, cubature, density=False, y=y)
+    return jax.vmap(expected_at(likelihood, y, nodes).value)(nodes.points) @ nodes.weights
+
+
 def _restore(nodes: Nodes, found: Derivatives) -> Derivatives:
     """In the order of the latents again."""
     if not nodes.split.linear and nodes.split.contrasts is None:
