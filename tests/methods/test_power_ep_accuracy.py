@@ -145,8 +145,23 @@ def test_the_error_of_a_named_rule_is_known(width, power, rule):
 @pytest.mark.slow
 def test_coarse_nodes_are_in_the_summary():
     warned = {each.about: each.text for each in run(0.1, 1.0, "20 nodes").summary().warnings}
-    assert "Adaptive(160) in place of GaussHermite(20)" in warned["cubature"]
+    assert "Adaptive(160) instead of GaussHermite(20)" in warned["cubature"]
     assert "cubature" not in {each.about for each in run(0.1, 1.0, "default").summary().warnings}
+
+
+@pytest.mark.slow
+def test_coarse_moments_are_in_the_summary():
+    """Between 20 nodes that are far apart, the slope of a probability is lost: nothing is learned from the data."""
+    x = np.linspace(0.0, 3.0, 30)
+    for variance, is_coarse in ((1000.0, True), (1.0, False)):
+        model = ng.Model(ng.GP(ng.kernels.RBF(1.0, variance)), ng.likelihoods.Bernoulli())
+        result = ng.infer(model, x, x > 1.5, ng.PosteriorLinearisation())
+        assert result.status is ng.Status.CONVERGED
+        warned = {each.about: each.text for each in result.summary().warnings}
+        assert ("cubature" in warned) == is_coarse
+        if is_coarse:
+            assert "Adaptive(160) instead of GaussHermite(20)" in warned["cubature"]
+            assert estimate_error(result).posterior > 0.5
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from ..likelihoods.base import (
     row_log_expected_power,
 )
 from ..methods.expectation import has_closed_form
-from ..methods.nodes import Nodes, expected_at, place_nodes, powered_at, rule_for
+from ..methods.nodes import Nodes, expected_at, moment_rule, place_nodes, powered_at, rule_for
 from ..methods.rule import Method, evaluate, propose, residual
 from ..methods.weights import copies_of, divided, times
 from ..numerics.cubature import Adaptive, Cubature, GaussHermite, PointRule, QuasiRandom, SphericalRule, Unscented
@@ -164,10 +164,11 @@ class _Plan(NamedTuple):
 
     def estimate(self, method: Method, likelihood: Likelihood) -> functools.partial | None:
         """The compiled function of rows that estimates their errors; None if there are none."""
-        if method.cubature is None and _is_closed(likelihood, self.power):
+        linearises = _uses_moments(method, likelihood)
+        if method.cubature is None and not linearises and _is_closed(likelihood, self.power):
             return None
-        simple = method.is_stationary and method.safeguard is None and method.target.name in ("vi", "power_ep")
-        if self.count == 1 and simple:
+        simple = method.is_stationary and method.safeguard is None
+        if self.count == 1 and simple and (linearises or method.target.name in ("vi", "power_ep")):
             return functools.partial(_update_errors, method, self.finer)
         return functools.partial(_energy_errors, method.cubature, self.finer, self.power)
 
@@ -181,6 +182,8 @@ def _plan_of(likelihood: Likelihood, method: Method, data: Data) -> _Plan | NotE
     rule, count = _rule_of(likelihood, method.cubature, declared.power)
     if count == 0:
         return NotEstimated(None)
+    if _uses_moments(method, likelihood):
+        rule = moment_rule(likelihood, method.cubature)
     finer = _finer(rule, count)
     if finer is None:
         return NotEstimated(
@@ -189,6 +192,11 @@ def _plan_of(likelihood: Likelihood, method: Method, data: Data) -> _Plan | NotE
     rows = np.flatnonzero(data.observed)
     rows = rows[:: max(1, round(rows.size * finer.rule(count)[1].size / _MOST_VALUES))]
     return NotEstimated(None) if rows.size == 0 else _Plan(rule, finer, count, rows, declared.power)
+
+
+def _uses_moments(method: Method, likelihood: Likelihood) -> bool:
+    """Whether updates are integrals of moments of y given f, for which closed forms of the energy are of no use."""
+    return method.target.name == "pl" and likelihood.log_prob_degree is None
 
 
 @in_double
