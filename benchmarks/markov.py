@@ -15,6 +15,7 @@ run less that of a short one, by the steps between.
                 them once and then uses them at every step, so ours is measured without and with them
     vi          one iteration of VI, Poisson and Bernoulli, against BayesNewton
     linear      one iteration of VI at several lengths, by row
+    likelihoods one iteration of VI with several likelihoods, by row and relative to Poisson
     memory      the most memory that VI to convergence takes, start of Python included
     gradient    the log likelihood with its gradient in two hyperparameters, against the log likelihood alone
     coldstart   from the start of Python to a posterior, against `import jax` and one compiled operation
@@ -51,6 +52,7 @@ def main() -> None:
         "filter": filter_section,
         "vi": vi_section,
         "linear": linear_section,
+        "likelihoods": likelihoods_section,
         "memory": memory_section,
         "gradient": gradient_section,
         "coldstart": coldstart_section,
@@ -126,10 +128,12 @@ class Tool:
                 text=True,
             )
         self.found: dict = {}
+        self.names: list[str] = []
 
     def wait(self) -> "Tool":
         """Until it is ready."""
-        self.found = self.hear()["found"]
+        answer = self.hear()
+        self.found, self.names = answer["found"], answer["ready"]
         return self
 
     def measure(self, name: str) -> float:
@@ -329,6 +333,27 @@ def linear_section(given: argparse.Namespace) -> list[dict]:
             "rows": lambda row: str(row["rows"]),
             "iteration, ms": lambda row: milliseconds(row["seconds"]),
             "ns a row": lambda row: f"{row['ns_per_row']:.1f}",
+        },
+    )
+    return results
+
+
+def likelihoods_section(given: argparse.Namespace) -> list[dict]:
+    results = []
+    with Tools(given, None) as tools:
+        tools.start("ours", "newtongp_markov.py", task="likelihoods", rows=given.rows)
+        names = tools.ready["ours"].names if "ours" in tools.ready else []
+        seconds = tools.alternate({name: ("ours", name) for name in names})
+        for name, taken in medians(seconds).items():
+            by_poisson = ratio(seconds, name, "poisson")
+            results.append({"likelihood": name, "ns_per_row": 1e9 * taken / given.rows, "by_poisson": by_poisson})
+    table(
+        f"one iteration of VI, Matérn-3/2, {given.rows} rows, by likelihood",
+        results,
+        {
+            "likelihood": lambda row: row["likelihood"],
+            "ns a row": lambda row: f"{row['ns_per_row']:.1f}",
+            "by Poisson": lambda row: spread(row["by_poisson"]),
         },
     )
     return results

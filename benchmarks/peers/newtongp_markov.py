@@ -13,6 +13,7 @@ from common import (
     peak_megabytes,
     processes,
     save,
+    series,
     serve,
     slope,
     timed,
@@ -83,7 +84,14 @@ def use_plain_loops() -> None:
 
 
 def prepare(task: dict) -> tuple[Measurements, dict]:
-    kind = {"filter": smoother, "vi": iterations, "linear": linear, "memory": memory, "gradient": gradient}
+    kind = {
+        "filter": smoother,
+        "vi": iterations,
+        "linear": linear,
+        "likelihoods": likelihoods,
+        "memory": memory,
+        "gradient": gradient,
+    }
     return kind[task["task"]](task)
 
 
@@ -136,6 +144,35 @@ def linear(task: dict) -> tuple[Measurements, dict]:
         return slope(lambda steps: exactly(steps, "poisson", part), SHORT, LONG, least=0.1)
 
     return {str(rows): of_length(rows) for rows in task["lengths"]}, {}
+
+
+def likelihoods(task: dict) -> tuple[Measurements, dict]:
+    """One measurement per likelihood."""
+    import newtongp as ng
+
+    positive, guarded = ng.VI(), ng.VI(safeguard=ng.Heuristic())
+    choices = {
+        "poisson": (ng.likelihoods.Poisson(), "poisson", positive),
+        "bernoulli, probit": (ng.likelihoods.Bernoulli("probit"), "bernoulli", positive),
+        "bernoulli, logit": (ng.likelihoods.Bernoulli("logit"), "bernoulli", positive),
+        "poisson, softplus": (ng.likelihoods.Poisson("softplus"), "poisson", guarded),
+        "student_t": (ng.likelihoods.StudentT(4.0, 0.3), "gaussian", guarded),
+    }
+
+    def of(likelihood: Any, kind: str, method: Any) -> Callable[[], float]:
+        model = ng.Model(ng.MarkovGP(make_kernel("matern32", [VARIANCE], [LENGTHSCALE])), likelihood)
+        data = series(task["rows"], kind)
+
+        def run(steps: int) -> None:
+            found = ng.infer(
+                model, data["t"], data["y"], method, ng.Constant(0.3), max_steps=steps, tol=0.0, throw=False
+            )
+            if found.steps != steps:
+                raise RuntimeError(f"{found.steps} steps were taken where {steps} were asked for")
+
+        return slope(run, SHORT, LONG)
+
+    return {name: of(*choice) for name, choice in choices.items()}, {}
 
 
 def memory(task: dict) -> tuple[Measurements, dict]:
