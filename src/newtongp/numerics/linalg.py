@@ -263,11 +263,15 @@ def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
 
 
-def as_covariance(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def as_covariance(matrix: Float[Array, "M M"], count: Any = None) -> Float[Array, "M M"]:
     """Make a large matrix PSD that is a covariance up to rounding, without changing its nonnegative diagonal.
 
-    Negative eigenvalues of its correlation matrix become zero.
+    Negative eigenvalues of its correlation matrix become zero. If only the first `count` rows are wanted, the others
+    lose their covariances, so that they have no influence.
     """
+    if count is not None:
+        wanted = jnp.arange(matrix.shape[0]) < count
+        matrix = jnp.where(wanted[:, None] & wanted[None, :], matrix, jnp.diag(jnp.diagonal(matrix)))
     scales = jnp.sqrt(jnp.diagonal(matrix))
     inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
     identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)

@@ -34,7 +34,7 @@ def to_arviz(result: Result, draws: int, chains: int, key: Any) -> Any:
         f = result.posterior.draw(key_f, data.x, n)
         log_likelihood = log_likelihoods(likelihood, data.y, f)
         try:
-            replicated = np.asarray(draw_outputs(result.model.likelihood, key_y, f))
+            replicated = draw_outputs(result.model.likelihood, key_y, f)
         except NotImplementedError:  # a likelihood of one's own without `sample`
             replicated = None
     every, seen = np.arange(rows), np.flatnonzero(data.observed)
