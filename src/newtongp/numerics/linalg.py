@@ -263,6 +263,12 @@ def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
 
 
+def psd_root_on_host(matrix: Any) -> np.ndarray:
+    """The same by NumPy, which needs no compilation for a matrix of another size."""
+    values, vectors = np.linalg.eigh(np.asarray(matrix))
+    return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
 def as_covariance(matrix: Float[Array, "M M"], count: Any = None) -> Float[Array, "M M"]:
     """Make a large matrix PSD that is a covariance up to rounding, without changing its nonnegative diagonal.
 
