@@ -153,6 +153,7 @@ def test_draws_from_a_singular_covariance_are_in_its_range():
     root = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 2.0]])
     draws = centred_draws(np.random.default_rng(0), root @ root.T, 5)
     assert np.all(np.abs(draws[:, 0] - draws[:, 1]) < 1e-7) and np.all(draws[:, 0] != draws[:, 2])
+    assert np.all(np.isnan(centred_draws(np.random.default_rng(0), np.diag([1.0, np.nan]), 2)))
 
 
 @pytest.mark.slow

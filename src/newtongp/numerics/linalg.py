@@ -264,8 +264,11 @@ def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
 
 
 def psd_root_on_host(matrix: Any) -> np.ndarray:
-    """The same by NumPy, which needs no compilation for a matrix of another size."""
-    values, vectors = np.linalg.eigh(np.asarray(matrix))
+    """The same by NumPy, which needs no compilation for a matrix of another size; NaN if any entry is not finite."""
+    matrix = np.asarray(matrix)
+    if not np.all(np.isfinite(matrix)):
+        return np.full_like(matrix, np.nan)
+    values, vectors = np.linalg.eigh(matrix)
     return vectors * np.sqrt(np.maximum(values, 0.0))
 
 

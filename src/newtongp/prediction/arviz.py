@@ -25,8 +25,8 @@ def to_arviz(result: Result, draws: int, chains: int, key: Any) -> Any:
         raise ValueError("to_arviz needs the rows of the data, which were read in chunks and not kept: use arrays")
     data, latents, outputs = result.data, result.model.likelihood.num_latents, result.model.likelihood.num_outputs
     rows = data.x.shape[0]
-    # f, y and log p(y | f), each once more while it is computed, and the keys of y
-    numbers = n * rows * (2 * latents + 3 * outputs + 2)
+    # f, y and log p(y | f), each once more while it is computed, and the numbers of rows and draws
+    numbers = n * rows * (2 * latents + 3 * outputs + 5)
     require(_NUMBER * numbers, f"{n} draws of {rows} rows", "take fewer, as in to_arviz(draws=100)")
     key_f, key_y = jax.random.split(as_key(key))
     likelihood = data.likelihood(result.model.likelihood)
