@@ -11,6 +11,7 @@ from newtongp import diagnostics as checking
 from newtongp.diagnostics import cross_validation
 from newtongp.diagnostics.calibration import around
 from newtongp.validation.times import Clock
+from tests.inference.test_size_classes import compilations
 
 likelihoods = ng.likelihoods
 RNG = np.random.default_rng(0)
@@ -144,6 +145,21 @@ def test_latents_that_enter_linearly_are_integrated_exactly():
         )
         exact = integrate.simpson(integrate.simpson(values, x=z), x=z)
         assert prediction.cdf(y)[0] == pytest.approx(exact, abs=1e-6)
+
+
+def test_checks_of_other_numbers_of_rows_compile_nothing():
+    model = ng.Model(ng.GP(ng.kernels.RBF(lengthscale=1.5)), likelihoods.Poisson())
+
+    def everything(rows):
+        result = ng.infer(model, X[:rows], COUNTS[:rows])
+        folds = ng.cross_validate(model, X[:rows], COUNTS[:rows], folds=2)
+        return result.calibration(), result.calibration(X[:rows], COUNTS[:rows]), folds.calibration
+
+    everything(12)
+    with compilations() as compiled:
+        for rows in (11, 10):
+            assert all(found is not None and found.pit.shape == (rows,) for found in everything(rows))
+    assert not compiled
 
 
 def test_calibration_shows_as_a_table(result):

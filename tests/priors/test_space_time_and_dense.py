@@ -169,14 +169,13 @@ def test_draws_have_the_covariance_of_the_joint(inducing, monkeypatch):
 
     monkeypatch.setattr(jax.random, "split", split)
     monkeypatch.setattr(jax.random, "normal", normal)
-    draw, draw_residual = space_time_posterior._draws.__wrapped__, space_time_posterior._residual_draws.__wrapped__
+    draw = space_time_posterior._draws.__wrapped__
     with jax.enable_x64(True):
         arguments = posterior.without_marginals(), X_NEW
         draws = jax.jit(lambda posterior, x, merged: draw(posterior, x, merged, 0, total))(*arguments, merged)
-        residual = jax.jit(lambda posterior, x: draw_residual(posterior, x, 0, len(X_NEW)))(*arguments)
-    moves = np.asarray(draws)[:, :, 0] - joint.mean
-    residual = np.asarray(residual)[:, :, 0]
-    np.testing.assert_allclose(moves.T @ moves + residual.T @ residual, joint.covariance, atol=1e-8, rtol=0.0)
+        residual = np.asarray(space_time_posterior._residual_joint(*arguments))
+    moves = np.asarray(draws)[:, :, 0].T - joint.mean
+    np.testing.assert_allclose(moves.T @ moves + residual, joint.covariance, atol=1e-8, rtol=0.0)
 
 
 # Fewer inducing places ----------------------------------------------------------------------------

@@ -2,17 +2,15 @@
 
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
-from .._runtime.double import in_double
 from ..inputs.data import Data, read_data
 from ..inputs.tables import outputs_of
 from ..model import Model
 from ..prediction import predict as predictions
 from ..prediction.predict import Prediction
 from ..results.result import Result
-from ..validation.arguments import as_key, whole
+from ..validation.arguments import generator, whole
 from .tables import as_text, new_table
 
 if TYPE_CHECKING:
@@ -48,7 +46,7 @@ class Calibration:
         self.upper = upper
         self.source = source
         """The kind of predictions: leave-one-out, new data, or cross-validation."""
-        share = in_double(lambda: np.asarray(jax.random.uniform(as_key(key), lower.shape)))()
+        share = generator(key).random(lower.shape)
         self.pit = self.lower + share * (self.upper - self.lower)
 
     @property

@@ -4,10 +4,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import jax
 import numpy as np
 
-from .._runtime.double import in_double
 from ..inference.infer import infer
 from ..inputs.data import Data, columns_of, read_data, with_weights
 from ..inputs.tables import bind
@@ -20,7 +18,7 @@ from ..results.status import Status
 from ..terms.columns import EncodedTable, as_inputs
 from ..terms.table import Table as UserTable
 from ..terms.table import is_table, take_rows
-from ..validation.arguments import as_key, is_whole, whole
+from ..validation.arguments import generator, is_whole, whole
 from ..validation.times import Clock
 from .calibration import Calibration, calibration
 from .tables import as_text, error_of_total, new_table
@@ -213,7 +211,7 @@ def _by_column(folds: Any, x: Any, key: Any) -> Any:
     if count is None:
         return np.array([str(label) for label in labels])[which] if _mixed(labels) else np.array(labels)[which]
     whole(count, "the number of folds", 2, len(labels), 5)
-    order = in_double(lambda: np.asarray(jax.random.permutation(as_key(key), len(labels))))()
+    order = generator(key).permutation(len(labels))
     return np.argsort(order)[which] % count
 
 
@@ -253,7 +251,7 @@ def _read_folds(folds: Any, key: Any, observed: np.ndarray) -> tuple[np.ndarray,
                 f"folds must be at least 2 and at most the number of observed rows, {usable}, got {folds}: "
                 "5 or 10 are usual"
             )
-        order = in_double(lambda: np.asarray(jax.random.permutation(as_key(key), usable)))()
+        order = generator(key).permutation(usable)
         assignment = np.full(rows, -1)
         # Assigned in turn in a random order, so fold sizes differ by at most one. Missing rows are never held out.
         assignment[np.flatnonzero(observed)[order]] = np.arange(usable) % folds

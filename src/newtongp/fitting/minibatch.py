@@ -42,7 +42,7 @@ from ..priors.sparse import SparseGP
 from ..results.fit_result import FitResult
 from ..results.result import Result
 from ..results.status import Status
-from ..validation.arguments import as_key
+from ..validation.arguments import as_key, generator
 from ..validation.numbers import parameter
 from .checkpoint import Checkpoint, fingerprint
 from .learned import with_values
@@ -376,7 +376,7 @@ def fit_in_batches(
     """`fit` with a batch size."""
     chosen = _check(model, method, step, batch_size, restarts)
     rate = float(parameter(learning_rate, "learning_rate", lower=0.0))
-    rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
+    rng = generator(key)
     started = time.perf_counter()
     start = read_start(model, x, y, parameters, weak_priors, rng)
     schedule = _Schedule.of(start, chosen, step, batch_size, rate, key)

@@ -263,11 +263,24 @@ def psd_root(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
     return vectors * jnp.sqrt(jnp.maximum(values, 0.0))[None, :]
 
 
-def as_covariance(matrix: Float[Array, "M M"]) -> Float[Array, "M M"]:
+def psd_root_on_host(matrix: Any) -> np.ndarray:
+    """The same by NumPy, which needs no compilation for a matrix of another size; NaN if any entry is not finite."""
+    matrix = np.asarray(matrix)
+    if not np.all(np.isfinite(matrix)):
+        return np.full_like(matrix, np.nan)
+    values, vectors = np.linalg.eigh(matrix)
+    return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
+def as_covariance(matrix: Float[Array, "M M"], count: Any = None) -> Float[Array, "M M"]:
     """Make a large matrix PSD that is a covariance up to rounding, without changing its nonnegative diagonal.
 
-    Negative eigenvalues of its correlation matrix become zero.
+    Negative eigenvalues of its correlation matrix become zero. If only the first `count` rows are wanted, the others
+    lose their covariances, so that they have no influence.
     """
+    if count is not None:
+        wanted = jnp.arange(matrix.shape[0]) < count
+        matrix = jnp.where(wanted[:, None] & wanted[None, :], matrix, jnp.diag(jnp.diagonal(matrix)))
     scales = jnp.sqrt(jnp.diagonal(matrix))
     inverse = jnp.where(scales > 0.0, 1.0 / jnp.where(scales > 0.0, scales, 1.0), 0.0)
     identity = jnp.eye(matrix.shape[0], dtype=matrix.dtype)

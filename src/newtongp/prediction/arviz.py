@@ -25,8 +25,8 @@ def to_arviz(result: Result, draws: int, chains: int, key: Any) -> Any:
         raise ValueError("to_arviz needs the rows of the data, which were read in chunks and not kept: use arrays")
     data, latents, outputs = result.data, result.model.likelihood.num_latents, result.model.likelihood.num_outputs
     rows = data.x.shape[0]
-    # f, y and log p(y | f), each once more while it is computed, and the keys of y
-    numbers = n * rows * (2 * latents + 3 * outputs + 2)
+    # f, y and log p(y | f), each once more while it is computed, and the numbers of rows and draws
+    numbers = n * rows * (2 * latents + 3 * outputs + 5)
     require(_NUMBER * numbers, f"{n} draws of {rows} rows", "take fewer, as in to_arviz(draws=100)")
     key_f, key_y = jax.random.split(as_key(key))
     likelihood = data.likelihood(result.model.likelihood)
@@ -34,7 +34,7 @@ def to_arviz(result: Result, draws: int, chains: int, key: Any) -> Any:
         f = result.posterior.draw(key_f, data.x, n)
         log_likelihood = log_likelihoods(likelihood, data.y, f)
         try:
-            replicated = np.asarray(draw_outputs(result.model.likelihood, key_y, f))
+            replicated = draw_outputs(result.model.likelihood, key_y, f)
         except NotImplementedError:  # a likelihood of one's own without `sample`
             replicated = None
     every, seen = np.arange(rows), np.flatnonzero(data.observed)

@@ -95,7 +95,7 @@ def _differences(
     places = np.arange(rows.start, rows.start + count)
     with explained():
         one, two = (
-            np.asarray(means_given(at_rows(likelihood, places), own))[:, :, 0]
+            means_given(at_rows(likelihood, places), own)[:, :, 0]
             for likelihood, own in zip(likelihoods, (latents[:, :count], latents[:, count:]), strict=True)
         )
     return one - two

@@ -15,6 +15,7 @@ from .._runtime.double import in_double, to_host
 from ..likelihoods import host
 from ..likelihoods.base import (
     Likelihood,
+    at_rows,
     in_size_class,
     over_rows,
     row_covariance,
@@ -158,33 +159,54 @@ def _log_densities_at_nodes(cubature, likelihood, latent: Gaussian, y: Float[Arr
     return _over_rows(likelihood, row, latent, y)
 
 
-@jax.jit
-def draw_outputs(likelihood, key: Any, latents: Float[Array, "n M D"]) -> Float[Array, "n M P"]:
-    """Draws of y, one for each draw of the latents."""
-    keys = jax.random.split(key, latents.shape[:2])
-
-    def row(likelihood, keys, f):
-        return jax.vmap(lambda k, g: row_sample(likelihood, k, g))(keys, f)
-
-    columns = _over_rows(likelihood, row, jnp.swapaxes(keys, 0, 1), jnp.swapaxes(latents, 0, 1))
-    return jnp.swapaxes(columns, 0, 1)
+# Draws of the latents ---------------------------------------------------------------------------------
 
 
-@jax.jit
-def means_given(likelihood, latents: Float[Array, "n M D"]) -> Float[Array, "n M P"]:
+def draw_outputs(likelihood, key: Any, latents: Float[np.ndarray, "n M D"]) -> Float[np.ndarray, "n M P"]:
+    """Draws of y, one for each draw of the latents; each depends on its own numbers of row and draw only."""
+    number, row = (part.ravel() for part in np.indices(latents.shape[:2]))
+    return _at_draws(functools.partial(_outputs, key), likelihood, latents, number, row)
+
+
+@compiled
+def _outputs(key: Any, likelihood, latents: Float[Array, "R D"], number: Any, row: Any) -> Float[Array, "R P"]:
+    def one(likelihood, f, number, row):
+        return row_sample(likelihood, jax.random.fold_in(jax.random.fold_in(key, row), number), f)
+
+    return _over_draws(one, likelihood, latents, number, row)
+
+
+def means_given(likelihood, latents: Float[np.ndarray, "n M D"]) -> Float[np.ndarray, "n M P"]:
     """E[y | f] for each draw of the latents."""
-
-    def row(likelihood, f):
-        return jax.vmap(lambda g: row_mean(likelihood, g))(f)
-
-    return jnp.swapaxes(_over_rows(likelihood, row, jnp.swapaxes(latents, 0, 1)), 0, 1)
+    return _at_draws(_means, likelihood, latents)
 
 
-@jax.jit
-def log_likelihoods(likelihood, y: Float[Array, "M P"], latents: Float[Array, "n M D"]) -> Float[Array, "n M"]:
+@compiled
+def _means(likelihood, latents: Float[Array, "R D"]) -> Float[Array, "R P"]:
+    return _over_draws(row_mean, likelihood, latents)
+
+
+def log_likelihoods(likelihood, y: np.ndarray, latents: Float[np.ndarray, "n M D"]) -> Float[np.ndarray, "n M"]:
     """log p(y | f) for each draw of the latents."""
+    return _at_draws(_log_likelihoods, likelihood, latents, np.tile(y, (latents.shape[0], 1)))
 
-    def row(likelihood, y, f):
-        return jax.vmap(lambda g: row_log_prob(likelihood, y, g))(f)
 
-    return jnp.swapaxes(_over_rows(likelihood, row, y, jnp.swapaxes(latents, 0, 1)), 0, 1)
+@compiled
+def _log_likelihoods(likelihood, latents: Float[Array, "R D"], y: Float[Array, "R P"]) -> Float[Array, " R"]:
+    return _over_draws(lambda likelihood, f, y: row_log_prob(likelihood, y, f), likelihood, latents, y)
+
+
+def _at_draws(function: Callable, likelihood, latents: np.ndarray, *each: np.ndarray) -> np.ndarray:
+    """`function(likelihood, latents, *each)` for all draws of all rows as rows of their own, (n, M, ...)."""
+    n, rows, size = latents.shape
+    repeated = at_rows(likelihood, np.tile(np.arange(rows), n))
+    found = in_size_class(function, repeated, np.reshape(latents, (n * rows, size)), *each)
+    return found.reshape(n, rows, *found.shape[1:])
+
+
+_DRAWS = 2**10
+"""Draws per block: a divisor of all size classes from `_MANY` on."""
+
+
+def _over_draws(function: Callable, likelihood, *rows):
+    return over_rows(function, likelihood, rows, block=_DRAWS if rows[0].shape[0] >= _MANY else None)

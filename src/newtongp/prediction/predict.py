@@ -4,7 +4,6 @@ import warnings
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from .._runtime.compilation import compiled
@@ -72,7 +71,7 @@ def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -
 def sample(result: Result, key: Any, x_new: Any, n: int) -> np.ndarray:
     """n joint draws of f at new inputs."""
     x = new_inputs(result, x_new)
-    return np.asarray(_draw_latents(result, as_key(key), x, whole(n, "n")))
+    return _draw_latents(result, as_key(key), x, whole(n, "n"))
 
 
 @in_double
@@ -82,7 +81,7 @@ def sample_y(result: Result, key: Any, x_new: Any, n: int, **row_parameters: Any
     key_f, key_y = jax.random.split(as_key(key))
     latents = _draw_latents(result, key_f, x, whole(n, "n"))
     with explained():
-        draws = np.asarray(draw_outputs(likelihood, key_y, latents))
+        draws = draw_outputs(likelihood, key_y, latents)
     return draws[:, :, 0] if likelihood.num_outputs == 1 else draws
 
 
@@ -205,6 +204,6 @@ def _latent(result: Result, x: np.ndarray) -> Gaussian:
         return to_host(result.posterior.predict(x))
 
 
-def _draw_latents(result: Result, key: Any, x: np.ndarray, n: int) -> Any:
+def _draw_latents(result: Result, key: Any, x: np.ndarray, n: int) -> np.ndarray:
     with explained("x_new"):
-        return jnp.asarray(result.posterior.draw(key, x, n))
+        return np.asarray(result.posterior.draw(key, x, n))

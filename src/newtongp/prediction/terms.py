@@ -3,13 +3,11 @@
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
 from scipy.special import ndtri
 
 from .._runtime.double import in_double, to_host
 from ..numerics.gaussian import Gaussian
-from ..numerics.size_classes import fill_rows, size_class
 from ..parameters.names import numbered_labels
 from ..priors.additive import Additive
 from ..priors.additive_posterior import AdditivePosterior
@@ -168,9 +166,9 @@ def kept_terms(result: Result, without: Any) -> list[Entry]:
 def draws_without(result: Result, key: Any, x: np.ndarray, n: int, without: Any) -> np.ndarray:
     """n joint draws of f at encoded rows, (n, M, D), without some of its terms."""
     if not without:
-        return np.asarray(posterior_of(result).draw(key, x, n))
+        return posterior_of(result).draw(key, x, n)
     joint = posterior_of(result).joint_of_terms(x, choice_of(result, kept_terms(result, without)))
-    return np.asarray(draws_of(jax.tree.map(jax.numpy.asarray, joint), key, n, x.shape[0]))
+    return draws_of(joint, key, n, x.shape[0])
 
 
 # The frame of terms --------------------------------------------------------------------------------------
@@ -224,12 +222,9 @@ def has_joint(result: Result, entry: Entry) -> bool:
 def joint_moments(result: Result, x: np.ndarray, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
     """The mean and the joint covariance of one term at encoded rows."""
     count, latents = x.shape[0], result.model.prior.num_latents
-    # Powers of two: compiling takes longer than arithmetic with more rows.
-    filled = fill_rows(x, 1 << (max(count, size_class(1)) - 1).bit_length())
-    joint = to_host(posterior_of(result).joint_of_terms(filled, choice_of(result, [entry])))
-    mean = np.asarray(joint.mean).reshape(-1, latents)[:count, entry.latent]
-    covariance = np.asarray(joint.covariance).reshape(filled.shape[0], latents, filled.shape[0], latents)
-    return mean, covariance[:count, entry.latent, :count, entry.latent]
+    joint = posterior_of(result).joint_of_terms(x, choice_of(result, [entry]))
+    covariance = joint.covariance.reshape(count, latents, count, latents)
+    return joint.mean.reshape(count, latents)[:, entry.latent], covariance[:, entry.latent, :, entry.latent]
 
 
 def rows_of_data(result: Result, what: str) -> np.ndarray:

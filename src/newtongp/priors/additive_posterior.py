@@ -12,7 +12,7 @@ from .._runtime.double import on_host
 from ..numerics.gaussian import Gaussian
 from ..terms.base import Weights
 from . import elimination, joined, level_space
-from .base import Posterior, at_inputs, draws_of
+from .base import Posterior, at_inputs, draws_of, jointly_at_inputs
 from .level_space import Blocks, block_of
 
 
@@ -41,11 +41,11 @@ class AdditivePosterior(Posterior):
 
     @on_host
     def joint(self, x: Any) -> Gaussian:
-        return _joint(self.without_marginals(), x, self.everything)
+        return self.joint_of_terms(x, self.everything)
 
     @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        return draws_of(_joint(self.without_marginals(), x, self.everything), key, n, x.shape[0])
+        return draws_of(self.joint(x), key, n, x.shape[0])
 
     @on_host
     def of_terms(self, x: Any, chosen: Any) -> Gaussian:
@@ -57,7 +57,9 @@ class AdditivePosterior(Posterior):
     @on_host
     def joint_of_terms(self, x: Any, chosen: Any) -> Gaussian:
         """The joint distribution of a weighted sum of terms at rows."""
-        return _joint(self.without_marginals(), x, chosen)
+        return jointly_at_inputs(
+            lambda posterior, x, _: (_joint(posterior, x, chosen), None), self, x, self.prior.num_latents
+        )[0]
 
     @property
     def everything(self) -> tuple[tuple[float, ...], ...]:

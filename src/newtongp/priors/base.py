@@ -1,7 +1,6 @@
 """The interface of priors: they can be conditioned on Gaussian sites."""
 
 import abc
-import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,8 +13,9 @@ from jaxtyping import Array, Bool, Float
 
 from .._runtime.double import to_host
 from ..numerics.gaussian import Gaussian, Sites
-from ..numerics.linalg import psd_root
-from ..numerics.size_classes import SMALLEST, fill_rows, first_rows, size_class
+from ..numerics.linalg import psd_root_on_host
+from ..numerics.size_classes import SMALLEST, data_size_class, fill_rows, first_rows, size_class
+from ..validation.arguments import generator
 
 
 class Conditioned(eqx.Module):
@@ -160,12 +160,43 @@ def over_pairs(gram: Float[Array, "D N M"]) -> Float[Array, "ND MD"]:
     return jnp.einsum("dnm,de->ndme", gram, jnp.eye(latents)).reshape(rows * latents, columns * latents)
 
 
-@functools.partial(jax.jit, static_argnums=(2, 3))
-def draws_of(joint: Gaussian, key: Any, n: int, rows: int) -> Float[Array, "n M D"]:
-    """n draws from a joint distribution over this number of rows."""
-    noise = jax.random.normal(key, (n, joint.mean.shape[0]), dtype=joint.mean.dtype)
-    draws = joint.mean[None, :] + noise @ psd_root(joint.covariance).T
+def jointly_at_inputs(function: Callable, posterior: Posterior, x: Any, latents: int) -> tuple[Gaussian, Any]:
+    """`function(posterior, x, count)`, which is compiled, with `x` filled up to a size class.
+
+    It returns a joint distribution, of which only the first `count` rows are wanted, and anything else by row.
+    """
+    if isinstance(x, jax.core.Tracer):
+        return function(posterior, x, x.shape[0])
+    inputs = np.asarray(x)
+    count = inputs.shape[0]
+    filled = fill_rows(inputs, data_size_class(count, latents))
+    joint, others = to_host(function(posterior.without_marginals(), filled, np.asarray(count)))
+    return first_of_joint(joint, count * latents), first_rows(others, count)
+
+
+def first_of_joint(joint: Gaussian, size: int) -> Gaussian:
+    """The distribution of the first `size` variables."""
+    return Gaussian(joint.mean[:size], joint.covariance[:size, :size])
+
+
+def draws_of(joint: Gaussian, key: Any, n: int, rows: int) -> np.ndarray:
+    """n draws from a joint distribution over this number of rows, (n, M, D)."""
+    draws = np.asarray(joint.mean) + centred_draws(generator(key), joint.covariance, n)
     return draws.reshape(n, rows, -1)
+
+
+def centred_draws(random: np.random.Generator, covariance: Any, n: int) -> np.ndarray:
+    """n draws with mean zero and any covariance, singular or not, (n, M)."""
+    root = psd_root_on_host(covariance)
+    return random.standard_normal((n, root.shape[0])) @ root.T
+
+
+_FEWEST_DRAWS = 16
+
+
+def draws_by_row(function: Callable[[int], Any], n: int) -> np.ndarray:
+    """n draws (n, M, D) from `function`, which makes more, of a size class, with rows first, (M, number, D)."""
+    return np.moveaxis(np.asarray(function(size_class(n, _FEWEST_DRAWS)))[:, :n], 0, 1)
 
 
 class Prior(eqx.Module):

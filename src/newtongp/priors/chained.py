@@ -23,7 +23,7 @@ from .._runtime.compilation import compiled
 from .._runtime.double import on_host
 from ..numerics import kalman, linalg
 from ..numerics.gaussian import Gaussian, Sites, add_covariance
-from .base import Conditioned, Posterior, Workspace, at_inputs
+from .base import Conditioned, Posterior, Workspace, at_inputs, draws_of, jointly_at_inputs
 from .level_space import LOG_TWO_PI, block_of, matrix_of
 from .markov import MarkovPosterior, in_batches
 from .temporal import ChainWorkspace
@@ -171,8 +171,7 @@ class ChainedPosterior(Posterior):
 
     @on_host
     def joint(self, x: Any) -> Gaussian:
-        inner = self.inner.joint(self.prior.times_of(np.asarray(x)))
-        return _joint(self.without_marginals(), x, inner, self.everything)
+        return self.joint_of_terms(x, self.everything)
 
     @on_host
     def joint_of_terms(self, x: Any, chosen: Any) -> Gaussian:
@@ -183,16 +182,22 @@ class ChainedPosterior(Posterior):
                 "the joint distribution of some terms of a chain in time is not available: choose all terms over its "
                 "column, or none"
             )
-        inner = None if factors == {0.0} else self.inner.joint(self.prior.times_of(np.asarray(x)))
-        return _joint(self.without_marginals(), x, inner, tuple(map(tuple, chosen)))
+        rest = self._rest(x, tuple(map(tuple, chosen)))
+        if factors == {0.0}:
+            return rest
+        inner = self.inner.joint(self.prior.times_of(x))
+        return Gaussian(rest.mean + inner.mean, rest.covariance + inner.covariance)
 
     @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        # Paths of the chain given the mean of the weights, and what other weights change: linear in the rows.
+        # Paths of the chain given the mean of the weights, and what other weights change.
         key_g, key_w = jax.random.split(key)
-        return _moved_draws(
-            self.without_marginals(), jnp.asarray(x), self.inner.draw(key_g, self.prior.times_of(x), n), key_w
-        )
+        paths = self.inner.draw(key_g, self.prior.times_of(x), n)
+        return paths + draws_of(self._rest(x, self.everything), key_w, n, x.shape[0])
+
+    def _rest(self, x: Any, chosen: Any) -> Gaussian:
+        """The joint distribution at rows, without that of the chain given the weights."""
+        return jointly_at_inputs(lambda posterior, x, _: (_rest(posterior, x, chosen), None), self, x, 1)[0]
 
     @property
     def everything(self) -> tuple[tuple[float, ...], ...]:
@@ -294,29 +299,14 @@ def _of_terms(posterior: ChainedPosterior, x: Float[Array, "M C"], chosen: Any) 
     return _of_terms_now(posterior, x, chosen)
 
 
-def _left_over(posterior: ChainedPosterior, x: Any, chosen: Any) -> tuple[Any, Any, Any]:
-    """The mean without the chain, Ψᵀ at new rows, and the covariance that is left of single terms."""
+@functools.partial(compiled, static_argnums=2)
+def _rest(posterior: ChainedPosterior, x: Float[Array, "M C"], chosen: Any) -> Gaussian:
+    """The mean without the chain, and the covariance of the weights, through Ψ, and of what is left of single terms."""
     prior, rows = posterior.prior, _new_rows(posterior, x, chosen)
     _, _, explained = _of_chain(posterior, prior.times_of(x)[:, 0], rows.selection)
     left = jnp.zeros((x.shape[0], x.shape[0]))
     for number, (term, place) in enumerate(zip(prior.latents[0].terms, prior.places[0], strict=True)):
         if number not in prior.chained:
             left = left + chosen[0][number] ** 2 * term.new_covariance(x[:, place])
-    return rows.mean + posterior.weights @ rows.columns, rows.columns - explained, left
-
-
-@functools.partial(compiled, static_argnums=3)
-def _joint(posterior: ChainedPosterior, x: Float[Array, "M C"], inner: Gaussian | None, chosen: Any) -> Gaussian:
-    mean, columns, left = _left_over(posterior, x, chosen)
-    halves = posterior.half @ columns
-    rest = Gaussian(mean, halves.T @ halves + left)
-    return rest if inner is None else Gaussian(rest.mean + inner.mean, rest.covariance + inner.covariance)
-
-
-@compiled
-def _moved_draws(posterior: ChainedPosterior, x: Float[Array, "M C"], draws: Any, key: Any) -> Any:
-    mean, columns, left = _left_over(posterior, x, posterior.everything)
-    key_w, key_left = jax.random.split(key)
-    noise = jax.random.normal(key_w, (draws.shape[0], posterior.half.shape[0]), dtype=draws.dtype)
-    rest = jax.random.normal(key_left, (draws.shape[0], x.shape[0]), dtype=draws.dtype) @ linalg.psd_root(left).T
-    return draws + (mean[None] + noise @ posterior.half @ columns + rest)[:, :, None]
+    halves = posterior.half @ (rows.columns - explained)
+    return Gaussian(rows.mean + posterior.weights @ rows.columns, halves.T @ halves + left)

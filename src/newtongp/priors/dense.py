@@ -16,7 +16,17 @@ from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
 from ..numerics.size_classes import SMALLEST, cubic_size_class
-from .base import Conditioned, Posterior, Prior, Workspace, at_inputs, draws_of, over_pairs, start_at_inputs
+from .base import (
+    Conditioned,
+    Posterior,
+    Prior,
+    Workspace,
+    at_inputs,
+    draws_of,
+    jointly_at_inputs,
+    over_pairs,
+    start_at_inputs,
+)
 from .by_name import read_kernel
 from .dense_conditioning import by_signature, conditioned, found_of, settled
 from .dense_factors import Factors, block_diagonal, not_below, project, rounding, strength_of
@@ -151,7 +161,7 @@ class DensePosterior(Posterior):
 
     @on_host
     def joint(self, x: Any) -> Gaussian:
-        found, lost = _joint(self._as_needed(), x)
+        found, lost = jointly_at_inputs(_joint, self._as_needed(), x, self.prior.num_latents)
         warn_of_lost(lost)
         return found
 
@@ -176,7 +186,7 @@ def _predict(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussia
 
 
 @compiled
-def _joint(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussian, Bool[Array, "M D"]]:
+def _joint(posterior: DensePosterior, x: Float[Array, "M P"], count: Any) -> tuple[Gaussian, Bool[Array, "M D"]]:
     cross, half, negative_half = _halves(posterior, x)
     prior = grams(posterior.prior.kernel, x, x)
     covariance = over_pairs(prior) - half.T @ half
@@ -186,7 +196,8 @@ def _joint(posterior: DensePosterior, x: Float[Array, "M P"]) -> tuple[Gaussian,
     if negative_half is not None:
         covariance = covariance + negative_half.T @ negative_half
     mean = _mean(posterior, x, cross)
-    return Gaussian(mean.reshape(-1), linalg.as_covariance(covariance)), (found < least).reshape(mean.shape)
+    covariance = linalg.as_covariance(covariance, count * mean.shape[1])
+    return Gaussian(mean.reshape(-1), covariance), (found < least).reshape(mean.shape)
 
 
 def _mean(posterior: DensePosterior, x, cross):

@@ -4,7 +4,6 @@ With prior covariance S = LLᵀ and features Ψ = XL, the weights in units of th
 N(0, I): `weight_space.py` conditions them on sites.
 """
 
-import functools
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -15,16 +14,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.compilation import compiled
-from .._runtime.double import on_host
+from .._runtime.double import on_host, to_host
 from ..numerics import linalg, small
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.size_classes import SMALLEST_DATA, size_class
 from ..parameters.constraints import Covariance, Real, learned
 from ..parameters.matrices import checked_covariance
-from ..validation.arguments import whole
+from ..validation.arguments import generator, whole
 from ..validation.numbers import parameter
 from . import weight_space
-from .base import Conditioned, Posterior, Prior, Workspace, at_inputs
+from .base import Conditioned, Posterior, Prior, Workspace, at_inputs, jointly_at_inputs
 
 
 class LinearModel(Prior):
@@ -241,20 +240,16 @@ class LinearPosterior(Posterior):
         return at_inputs(_predict, self, x)
 
     @on_host
-    @jax.jit
-    def joint(self, x: Float[Array, "M P"]) -> Gaussian:
-        half, mean = self._at(x)
-        rows = jnp.einsum("adp,mp->mda", half, x).reshape(-1, half.shape[0])
-        return Gaussian((x @ mean.T).reshape(-1), rows @ rows.T)
+    def joint(self, x: Any) -> Gaussian:
+        return jointly_at_inputs(_joint, self, x, self.half.shape[1])[0]
 
     @on_host
-    @functools.partial(jax.jit, static_argnums=3)
-    def draw(self, key: Any, x: Float[Array, "M P"], n: int) -> Float[Array, "n M D"]:
-        # Through draws of the weights: linear in the number of rows.
-        half, mean = self._at(x)
-        noise = jax.random.normal(key, (n, half.shape[0]), dtype=half.dtype)
-        drawn = mean[None] + jnp.einsum("na,adp->ndp", noise, half)
-        return jnp.einsum("mp,ndp->nmd", x, drawn)
+    def draw(self, key: Any, x: Any, n: int) -> Any:
+        # Through draws of the weights: linear in the number of rows, and no work for a compiler.
+        half, mean = to_host(self._at(x))
+        noise = generator(key).standard_normal((n, half.shape[0]))
+        drawn = mean[None] + np.tensordot(noise, half, axes=1)
+        return np.moveaxis(drawn @ np.asarray(x).T, 2, 1)
 
     def _at(self, x) -> tuple[Any, Any]:
         """The half and the mean (D, P) of the weights, for inputs with one column per weight."""
@@ -265,6 +260,13 @@ class LinearPosterior(Posterior):
                 "one column per weight"
             )
         return half, jnp.asarray(self.weights.mean).reshape(half.shape[1:])
+
+
+@compiled
+def _joint(posterior: LinearPosterior, x: Float[Array, "M P"], count: Any) -> tuple[Gaussian, None]:
+    half, mean = posterior._at(x)
+    rows = jnp.einsum("adp,mp->mda", half, x).reshape(-1, half.shape[0])
+    return Gaussian((x @ mean.T).reshape(-1), rows @ rows.T), None
 
 
 @compiled

@@ -23,7 +23,7 @@ from ..parameters.constraints import never_learned
 from ..validation.arguments import whole
 from ..validation.times import Clock, as_clock
 from . import temporal
-from .base import Layout, at_inputs, start_at_inputs
+from .base import Layout, at_inputs, draws_by_row, jointly_at_inputs, start_at_inputs
 from .by_name import read_kernel
 from .inducing_times import SampleOfTimes, read_count, read_inducing_times
 from .markov_process import process_of
@@ -254,7 +254,7 @@ class MarkovPosterior(TemporalPosterior):
     def predict(self, x: Any) -> Gaussian:
         marginals, lost, lossy = at_inputs(_predict, self, x)
         if temporal.holds(lossy):
-            return to_host(_carefully(self, jnp.asarray(x), "latents"))
+            return self._carefully(x, "latents")
         warn_of_lost(lost)
         return marginals
 
@@ -265,16 +265,27 @@ class MarkovPosterior(TemporalPosterior):
     def states(self, x: Any) -> Gaussian:
         """The state at any inputs, such as the latent and its derivatives: mean (M, d), covariance (M, d, d)."""
         states, lossy = at_inputs(_state, self, x)
-        return to_host(_carefully(self, jnp.asarray(x), "states")) if temporal.holds(lossy) else states
+        return self._carefully(x, "states") if temporal.holds(lossy) else states
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
-        joint, lossy = to_host(_joint(self, jnp.asarray(x)))
-        return to_host(_carefully(self, jnp.asarray(x), "joint")) if temporal.holds(lossy) else joint
+        latents = self.prior.num_latents
+        joint, lossy = jointly_at_inputs(_joint, self, x, latents)
+        if not temporal.holds(lossy):
+            return joint
+        return jointly_at_inputs(
+            lambda posterior, x, count: (_carefully(posterior, x, "joint", count), None), self, x, latents
+        )[0]
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        return np.asarray(_draw(self, key, jnp.asarray(x), n, temporal.holds(self.lossy)))
+        carefully = temporal.holds(self.lossy)
+        return draws_by_row(
+            lambda number: at_inputs(lambda posterior, x: _draw(posterior, key, x, number, carefully), self, x), n
+        )
+
+    def _carefully(self, x: Any, query: str) -> Gaussian:
+        return at_inputs(lambda posterior, x: _carefully(posterior, x, query), self, x)
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
@@ -322,9 +333,9 @@ def _has_negative_sites(posterior: MarkovPosterior) -> Bool[Array, ""]:
 
 
 @functools.partial(compiled, static_argnums=2)
-def _carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], query: str) -> Gaussian:
+def _carefully(posterior: MarkovPosterior, x: Float[Array, "M 1"], query: str, count: Any = None) -> Gaussian:
     """The results of `_predict`, `_state` and `_joint`, by square roots on a chain that includes the new inputs."""
-    return temporal.careful_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), 0.0, query)
+    return temporal.careful_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), 0.0, query, count)
 
 
 _ROWS_AT_ONCE = 4096
@@ -385,12 +396,12 @@ def _one_step_ahead(posterior: MarkovPosterior) -> Gaussian:
 
 
 @compiled
-def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"]) -> tuple[Gaussian, Bool[Array, ""]]:
-    return temporal.joint_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x))
+def _joint(posterior: MarkovPosterior, x: Float[Array, "M 1"], count: Any) -> tuple[Gaussian, Bool[Array, ""]]:
+    return temporal.joint_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), count)
 
 
 @functools.partial(compiled, static_argnums=(3, 4))
 def _draw(
     posterior: MarkovPosterior, key: Any, x: Float[Array, "M 1"], n: int, carefully: bool
-) -> Float[Array, "n M D"]:
+) -> Float[Array, "M n D"]:
     return temporal.draw_query(*_merge(posterior, x[:, 0]), posterior.prior.mean.means(x), key, n, carefully)

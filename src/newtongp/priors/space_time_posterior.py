@@ -16,7 +16,8 @@ from ..numerics import linalg, separable, small
 from ..numerics import separable_queries as queries
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.size_classes import fill_rows, first_rows, size_class
-from .base import draws_of
+from ..validation.arguments import generator
+from .base import centred_draws, draws_by_row, draws_of, first_of_joint
 from .space_time_layout import segments_of
 from .space_time_process import SpaceTimeWorkspace, process_of
 from .temporal import TemporalPosterior
@@ -79,21 +80,30 @@ class SpaceTimePosterior(TemporalPosterior):
             np.asarray(_columns(self.without_marginals(), filled, merged, begin))[:count]
             for begin in range(0, size, _COLUMNS)
         ]
-        covariance = np.concatenate(parts, axis=2).reshape(size, -1)[:, :size]
-        return to_host(_completed(self.without_marginals(), x, marginals, covariance))
+        covariance = np.zeros((len(filled) * self.prior.num_latents,) * 2)
+        covariance[:size, :size] = np.concatenate(parts, axis=2).reshape(size, -1)[:, :size]
+        joint = _completed(
+            self.without_marginals(), filled, fill_rows(marginals, len(filled)), covariance, np.asarray(size)
+        )
+        return first_of_joint(to_host(joint), size)
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
         x = np.asarray(x)
         if bool(separable.has_negative(jnp.asarray(self.precision))):
-            return np.asarray(draws_of(self.joint(x), key, n, x.shape[0]))
-        filled = fill_rows(x, size_class(x.shape[0]))
+            return draws_of(self.joint(x), key, n, x.shape[0])
+        count = x.shape[0]
+        filled = fill_rows(x, size_class(count))
         merged = _merged(self._times, x[:, 0], filled.shape[0])
-        keys = jax.random.split(key, -(-n // _COLUMNS) + 1)
-        posterior, together = self.without_marginals(), min(n, _COLUMNS)
-        parts = [np.asarray(_draws(posterior, filled, merged, own, together)) for own in keys[1:]]
-        draws = np.concatenate(parts)[:n, : x.shape[0]]
-        return draws + np.asarray(_residual_draws(posterior, x, keys[0], n))
+        key_left, *keys = (jax.random.fold_in(key, number) for number in range(-(-n // _COLUMNS) + 1))
+        posterior, size = self.without_marginals(), count * self.prior.num_latents
+        left = np.asarray(_residual_joint(posterior, filled))[:size, :size]
+        parts = [
+            draws_by_row(lambda number, own=own: _draws(posterior, filled, merged, own, number), min(n, _COLUMNS))
+            for own in keys
+        ]
+        draws = np.concatenate(parts)[:n, :count]
+        return draws + centred_draws(generator(key_left), left, n).reshape(draws.shape)
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
@@ -340,18 +350,21 @@ def _columns(posterior: SpaceTimePosterior, x: Float[Array, "M P"], merged: _Mer
 
 
 @compiled
-def _completed(posterior: SpaceTimePosterior, x: Float[Array, "M P"], marginals: Gaussian, covariance: Any) -> Gaussian:
-    """The joint distribution, with the covariance of what the state does not determine."""
+def _completed(
+    posterior: SpaceTimePosterior, x: Float[Array, "M P"], marginals: Gaussian, covariance: Any, wanted: Any
+) -> Gaussian:
+    """The joint distribution of the first `wanted` variables, with the covariance of what states do not determine."""
     count, latents = marginals.mean.shape
     whole = small.symmetrise(covariance) + _residual_joint(posterior, x)
     own = jnp.eye(count)[:, None, :, None] * marginals.covariance[:, :, None, :]
     same = jnp.kron(jnp.eye(count), jnp.ones((latents, latents))) > 0.0
     whole = jnp.where(same, own.reshape(whole.shape), whole)
-    return Gaussian(marginals.mean.reshape(-1), linalg.as_covariance(whole))
+    return Gaussian(marginals.mean.reshape(-1), linalg.as_covariance(whole, wanted))
 
 
+@compiled
 def _residual_joint(posterior: SpaceTimePosterior, x: Float[Array, "M P"]) -> Float[Array, "MD MD"]:
-    """The joint covariance of e."""
+    """The joint covariance of e, what states do not determine."""
     prior, projection = posterior.prior, posterior.workspace.projection
     channels = prior.channels
     space, time = (Independent([getattr(channel, name) for channel in channels]) for name in ("space", "time"))
@@ -373,12 +386,4 @@ def _draws(posterior: SpaceTimePosterior, x: Float[Array, "M P"], merged: _Merge
     noise = jax.random.normal(key_noise, values.shape, dtype=values.dtype)
     moved = jnp.einsum("trdk,trkc->trdc", steps.roots, noise) - jnp.einsum("trde,trec->trdc", precision, values)
     change = queries.respond(chain, steps._replace(linear=linear[..., None] + moved), points, True)
-    draws = jnp.moveaxis(at_points + change, 2, 0)
-    return posterior.prior.mean.means(x)[None] + draws
-
-
-@functools.partial(compiled, static_argnums=3)
-def _residual_draws(posterior: SpaceTimePosterior, x: Float[Array, "M P"], key: Any, n: int) -> Any:
-    joint = _residual_joint(posterior, x)
-    noise = jax.random.normal(key, (n, joint.shape[0]), dtype=joint.dtype)
-    return (noise @ linalg.psd_root(joint).T).reshape(n, x.shape[0], -1)
+    return posterior.prior.mean.means(x)[:, None] + jnp.moveaxis(at_points + change, 2, 1)

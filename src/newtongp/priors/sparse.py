@@ -28,7 +28,7 @@ from ..numerics.size_classes import data_size_class, fill_rows
 from ..parameters.constraints import Real, learned
 from ..validation.arguments import whole
 from . import weight_space
-from .base import Conditioned, Layout, Posterior, Prior, Workspace, at_inputs, draws_of, over_pairs
+from .base import Conditioned, Layout, Posterior, Prior, Workspace, at_inputs, draws_of, jointly_at_inputs, over_pairs
 from .by_name import read_kernel
 
 
@@ -311,15 +311,8 @@ class SparsePosterior(Posterior):
         return jax.tree.map(lambda *leaves: np.concatenate(leaves)[: rows.shape[0]], *pieces)
 
     @on_host
-    @jax.jit
-    def joint(self, x: Float[Array, "R P"]) -> Gaussian:
-        features = self.projection.features(self.prior.kernel, x)
-        residual = grams(self.prior.kernel, x, x) - jnp.einsum("dnm,drm->dnr", features, features)
-        rows = jnp.einsum("adm,dnm->nda", self.half, features).reshape(-1, self.half.shape[0])
-        covariance = over_pairs(residual) + rows @ rows.T
-        variances = jnp.maximum(jnp.diagonal(residual, axis1=1, axis2=2), 0.0).T.reshape(-1) + jnp.sum(rows**2, axis=1)
-        covariance = jnp.where(jnp.eye(variances.shape[0]) > 0.0, variances[:, None], covariance)
-        return Gaussian(self._mean(x, features).reshape(-1), linalg.as_covariance(covariance))
+    def joint(self, x: Any) -> Gaussian:
+        return jointly_at_inputs(_joint, self, x, self.prior.num_latents)[0]
 
     @on_host
     def draw(self, key: Any, x: Any, n: int) -> Any:
@@ -334,3 +327,15 @@ def _predict(posterior: SparsePosterior, x: Float[Array, "R P"]) -> Gaussian:
     features, residual_covariance = posterior.projection.at(posterior.prior.kernel, x)
     covariance = weight_space.covariances(jnp.asarray(posterior.half), features, triangular=True)
     return Gaussian(posterior._mean(x, features), covariance + residual_covariance)
+
+
+@compiled
+def _joint(posterior: SparsePosterior, x: Float[Array, "R P"], count: Any) -> tuple[Gaussian, None]:
+    features, half = posterior.projection.features(posterior.prior.kernel, x), jnp.asarray(posterior.half)
+    residual = grams(posterior.prior.kernel, x, x) - jnp.einsum("dnm,drm->dnr", features, features)
+    rows = jnp.einsum("adm,dnm->nda", half, features).reshape(-1, half.shape[0])
+    covariance = over_pairs(residual) + rows @ rows.T
+    variances = jnp.maximum(jnp.diagonal(residual, axis1=1, axis2=2), 0.0).T.reshape(-1) + jnp.sum(rows**2, axis=1)
+    covariance = jnp.where(jnp.eye(variances.shape[0]) > 0.0, variances[:, None], covariance)
+    mean = posterior._mean(x, features)
+    return Gaussian(mean.reshape(-1), linalg.as_covariance(covariance, count * mean.shape[1])), None

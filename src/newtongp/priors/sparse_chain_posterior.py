@@ -9,11 +9,11 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.compilation import compiled
-from .._runtime.double import in_double, to_host
+from .._runtime.double import in_double
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites, add_covariance
 from ..numerics.small import small_pseudo_solve_lower
-from .base import at_inputs
+from .base import at_inputs, draws_by_row, jointly_at_inputs
 from .markov_process import process_of
 from .sparse_chain import (
     ChainFeatures,
@@ -57,11 +57,11 @@ class SparseChainPosterior(TemporalPosterior):
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
-        return to_host(_joint(self.without_marginals(), jnp.asarray(x)))
+        return jointly_at_inputs(_joint, self, x, self.prior.num_latents)[0]
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        return np.asarray(_draw(self.without_marginals(), key, jnp.asarray(x), n))
+        return draws_by_row(lambda number: at_inputs(lambda posterior, x: _draw(posterior, key, x, number), self, x), n)
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
@@ -105,7 +105,7 @@ def _states(posterior: SparseChainPosterior, x: Float[Array, "R 1"]) -> Gaussian
 
 
 @compiled
-def _joint(posterior: SparseChainPosterior, x: Float[Array, "R 1"]) -> Gaussian:
+def _joint(posterior: SparseChainPosterior, x: Float[Array, "R 1"], count: Any) -> tuple[Gaussian, None]:
     projection, kernel = posterior.projection(), posterior.prior.kernel
     features, residual = projection.at(kernel, x)
     marginals = add_covariance(marginals_of_rows(features, posterior.prior.mean.means(x), posterior), residual)
@@ -113,15 +113,16 @@ def _joint(posterior: SparseChainPosterior, x: Float[Array, "R 1"]) -> Gaussian:
     forward = kalman.forward_intervals(projection.chain, given)
     joint = kalman.joint_of_rows(forward, posterior.covariance, *features)
     between = jnp.einsum("dnm,de->ndme", projection.residual_between(kernel, x), jnp.eye(joint.shape[1]))
-    return Gaussian(marginals.mean.reshape(-1), kalman.with_marginals(joint + between, marginals.covariance))
+    covariance = kalman.with_marginals(joint + between, marginals.covariance, count)
+    return Gaussian(marginals.mean.reshape(-1), covariance), None
 
 
-def _times(features: ChainFeatures, paths: Float[Array, "T E n"]) -> Float[Array, "n R D"]:
-    return jnp.einsum("rde,ren->nrd", features.values, paths[features.interval])
+def _times(features: ChainFeatures, paths: Float[Array, "T E n"]) -> Float[Array, "R n D"]:
+    return jnp.einsum("rde,ren->rnd", features.values, paths[features.interval])
 
 
 @functools.partial(compiled, static_argnums=3)
-def _draw(posterior: SparseChainPosterior, key: Any, x: Float[Array, "R 1"], n: int) -> Float[Array, "n R D"]:
+def _draw(posterior: SparseChainPosterior, key: Any, x: Float[Array, "R 1"], n: int) -> Float[Array, "R n D"]:
     """g from a draw of all x, and e = f − g from an independent draw of the prior."""
     projection, kernel = posterior.projection(), posterior.prior.kernel
     features, _ = projection.at(kernel, x)
@@ -129,12 +130,12 @@ def _draw(posterior: SparseChainPosterior, key: Any, x: Float[Array, "R 1"], n: 
     given = kalman.conditionals(projection.chain, posterior.factors)
     paths = kalman.draw_intervals(projection.chain, given, key_states, n)
     latents, pairs = _prior_draws(projection, kernel, key_rest, x[:, 0], n)
-    return posterior.prior.mean.means(x)[None] + _times(features, paths) + latents - _times(features, pairs)
+    return posterior.prior.mean.means(x)[:, None] + _times(features, paths) + latents - _times(features, pairs)
 
 
 def _prior_draws(
     projection: ChainProjection, kernel: Any, key: Any, times: Float[Array, " R"], n: int
-) -> tuple[Float[Array, "n R D"], Float[Array, "T E n"]]:
+) -> tuple[Float[Array, "R n D"], Float[Array, "T E n"]]:
     """Joint draws from the prior: f at some times, as deviations from its mean, and x of all intervals."""
     process, count = process_of(kernel), projection.times.shape[0]
     merged = jnp.concatenate([projection.times, times])
@@ -145,7 +146,7 @@ def _prior_draws(
     nothing = jnp.zeros((rows, latents, latents)), jnp.zeros((rows, latents))
     states = kalman.draw_paths(kalman.forward(chain, *nothing), key, n)
     states = jnp.zeros_like(states).at[order].set(states)
-    drawn = jnp.einsum("ds,rsn->nrd", jnp.asarray(process.observation), states[count:])
+    drawn = jnp.einsum("ds,rsn->rnd", jnp.asarray(process.observation), states[count:])
     known = states[:count]
     before = jnp.concatenate([jnp.zeros_like(known[:1]), known])
     end = jnp.concatenate([known, known[-1:]])

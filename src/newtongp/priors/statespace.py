@@ -16,12 +16,12 @@ from .._runtime.double import in_double, to_host
 from ..numerics import kalman
 from ..numerics.gaussian import Gaussian, Sites
 from ..numerics.rounding import warn_of_lost
-from ..numerics.size_classes import SMALLEST_DATA, fill_rows, first_rows, size_class
+from ..numerics.size_classes import SMALLEST_DATA, data_size_class, fill_rows, first_rows, size_class
 from ..parameters.constraints import Covariance, Real, learned, never_learned
 from ..parameters.matrices import checked_covariance
 from ..validation.numbers import NotRealError, as_real
 from . import temporal
-from .base import Layout
+from .base import Layout, draws_by_row, first_of_joint
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
 
 _MOST_STEPS = 10**8
@@ -254,23 +254,34 @@ class StateSpacePosterior(TemporalPosterior):
     def predict(self, x: Any) -> Gaussian:
         marginals, lost, lossy = self._at_inputs(_marginals_at, x)
         if temporal.holds(lossy):
-            return to_host(_carefully(self.prior, *self._with(x, pieces=1), "latents"))
+            return self._carefully(x, "latents")
         warn_of_lost(lost)
         return marginals
 
     @in_double
     def states(self, x: Any) -> Gaussian:
         states, lossy = self._at_inputs(_states_at, x, pieces=1)
-        return to_host(_carefully(self.prior, *self._with(x, pieces=1), "states")) if temporal.holds(lossy) else states
+        return self._carefully(x, "states") if temporal.holds(lossy) else states
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
-        joint, lossy = to_host(_joint_at(self.prior, *self._with(x, pieces=1)))
-        return to_host(_carefully(self.prior, *self._with(x, pieces=1), "joint")) if temporal.holds(lossy) else joint
+        count, latents = x.shape[0], self.prior.num_latents
+        filled = fill_rows(np.asarray(x), data_size_class(count, latents))
+        chain = self._with(filled, pieces=1)
+        joint, lossy = to_host(_joint_at(self.prior, *chain, np.asarray(count)))
+        if temporal.holds(lossy):
+            joint = to_host(_carefully(self.prior, *chain, "joint", np.asarray(count)))
+        return first_of_joint(joint, count * latents)
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        return np.asarray(_draws_at(self.prior, *self._with(x, pieces=1), key, n, temporal.holds(self.lossy)))
+        carefully = temporal.holds(self.lossy)
+        return draws_by_row(
+            lambda number: self._at_inputs(lambda *chain: _draws_at(*chain, key, number, carefully), x, pieces=1), n
+        )
+
+    def _carefully(self, x: Any, query: str) -> Gaussian:
+        return self._at_inputs(lambda *chain: _carefully(*chain, query), x, pieces=1)
 
     @in_double
     def one_step_ahead(self) -> Gaussian:
@@ -318,10 +329,12 @@ def _states_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any
 
 
 @functools.partial(compiled, static_argnums=4)
-def _carefully(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, query: str) -> Gaussian:
+def _carefully(
+    prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, query: str, count: Any = None
+) -> Gaussian:
     """The results of `_marginals_at`, `_states_at` and `_joint_at`, by square roots."""
     workspace = prior.prepare(inputs)
-    return temporal.careful_query(*_chain(workspace, sites, chosen), workspace.state_mean[chosen], query)
+    return temporal.careful_query(*_chain(workspace, sites, chosen), workspace.state_mean[chosen], query, count)
 
 
 def _chain(workspace: ChainWorkspace, sites: Sites, chosen: Any) -> tuple[kalman.Chain, Any, Any, Any, Any]:
@@ -338,14 +351,16 @@ def _one_step_ahead(prior: StateSpaceModel, inputs: _Steps, sites: Sites) -> Gau
 
 
 @compiled
-def _joint_at(prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any) -> tuple[Gaussian, Bool[Array, ""]]:
-    return temporal.joint_query(*_chain(prior.prepare(inputs), sites, chosen))
+def _joint_at(
+    prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, count: Any
+) -> tuple[Gaussian, Bool[Array, ""]]:
+    return temporal.joint_query(*_chain(prior.prepare(inputs), sites, chosen), count)
 
 
 @functools.partial(compiled, static_argnums=(5, 6))
 def _draws_at(
     prior: StateSpaceModel, inputs: _Steps, sites: Sites, chosen: Any, key: Any, n: int, carefully: bool
-) -> Float[Array, "n M D"]:
+) -> Float[Array, "M n D"]:
     return temporal.draw_query(*_chain(prior.prepare(inputs), sites, chosen), key, n, carefully)
 
 

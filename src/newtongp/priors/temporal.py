@@ -122,11 +122,12 @@ def _is_stationary(chain: kalman.Chain) -> bool:
 
 
 def careful_query(
-    chain: kalman.Chain, precision: Any, linear: Any, where: Any, mean: Any, state_mean: Any, query: str
+    chain: kalman.Chain, precision: Any, linear: Any, where: Any, mean: Any, state_mean: Any, query: str, count: Any
 ) -> Gaussian:
     """The "latents", the "states" or the "joint" distribution at some positions of a chain, by square roots.
 
-    `linear` is centred; `mean` (M, D) and `state_mean` (M, d) are the prior means at these positions.
+    `linear` is centred; `mean` (M, D) and `state_mean` (M, d) are the prior means at these positions. Only the joint
+    distribution of the first `count` positions is wanted.
     """
     forward = kalman.careful_forward(chain, precision, linear)
     moments = kalman.careful_states(chain, forward)
@@ -136,28 +137,28 @@ def careful_query(
     if query == "latents":
         return Gaussian(mean, moments.covariance[where])
     joint = kalman.joint_covariance(forward, moments.state_covariance, _rows(chain, linear), where)
-    return Gaussian(mean.reshape(-1), kalman.with_marginals(joint, moments.covariance[where]))
+    return Gaussian(mean.reshape(-1), kalman.with_marginals(joint, moments.covariance[where], count))
 
 
 def joint_query(
-    chain: kalman.Chain, precision: Any, linear: Any, where: Any, mean: Any
+    chain: kalman.Chain, precision: Any, linear: Any, where: Any, mean: Any, count: Any
 ) -> tuple[Gaussian, Bool[Array, ""]]:
-    """The joint distribution at some positions of a chain, and whether square roots would have more digits."""
+    """The joint distribution at the first `count` positions of a chain, and whether square roots have more digits."""
     deviation, covariance, posterior = kalman.smoothed_states(chain, precision, linear)
     rows = _rows(chain, linear)
     mean = mean + jnp.einsum("mdi,mi->md", rows[where], deviation[where])
     joint = kalman.joint_covariance(kalman.forward(chain, precision, linear), covariance, rows, where)
-    covariance = kalman.with_marginals(joint, posterior.smoothed.covariance[where])
+    covariance = kalman.with_marginals(joint, posterior.smoothed.covariance[where], count)
     return Gaussian(mean.reshape(-1), covariance), posterior.lossy
 
 
 def draw_query(
     chain: kalman.Chain, precision: Any, linear: Any, where: Any, mean: Any, key: Any, n: int, carefully: bool
-) -> Float[Array, "n M D"]:
+) -> Float[Array, "M n D"]:
     """n joint draws at some positions of a chain, `carefully` by square roots."""
     forward = kalman.careful_forward if carefully else kalman.forward
     paths = kalman.draw_paths(forward(chain, precision, linear), key, n)[where]
-    return mean[None] + jnp.einsum("mdi,min->nmd", _rows(chain, linear)[where], paths)
+    return mean[:, None] + jnp.einsum("mdi,min->mnd", _rows(chain, linear)[where], paths)
 
 
 def _rows(chain: kalman.Chain, linear: Any) -> Float[Array, "T D d"]:

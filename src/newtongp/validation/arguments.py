@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._runtime.double import in_double
 from .numbers import parameter
 
 
@@ -92,6 +93,16 @@ def as_key(key: Any) -> Any:
     except (OverflowError, TypeError):
         pass
     raise ValueError(f"key must be a JAX key, such as jax.random.key(0), or an integer seed, got {key!r}: write key=0")
+
+
+@in_double
+def generator(key: Any) -> np.random.Generator:
+    """NumPy's random numbers for a JAX key or an integer seed, in any number without compilation.
+
+    >>> float(generator(0).random(3)[0]) == float(generator(0).random())
+    True
+    """
+    return np.random.default_rng(np.asarray(jax.random.key_data(as_key(key))))
 
 
 def check_key(key: Any) -> None:

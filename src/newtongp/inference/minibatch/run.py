@@ -2,15 +2,12 @@
 
 from typing import Any
 
-import jax
-import numpy as np
-
 from ...inputs.chunks import Rows
 from ...model import Model, without_weights
 from ...priors.markov import MarkovGP
 from ...priors.sparse import SparseGP
 from ...results.result import Result
-from ...validation.arguments import as_key, tolerance
+from ...validation.arguments import generator, tolerance
 from ..compatibility import check_choices
 from ..steps.base import Step
 from ..steps.constant import Constant
@@ -34,7 +31,7 @@ class BatchRun:
         prior: Any = model.prior
         sample = prior.new_sample()
         rows = Rows(x, y, model, None if sample is None else sample.see)
-        rng = np.random.default_rng(np.asarray(jax.random.key_data(as_key(0 if key is None else key))))
+        rng = generator(0 if key is None else key)
         inducing = prior.inducing_for(sample)
         self.problem = BatchedProblem(without_weights(model), rows, inducing, chosen, batch_size, rng)
         self.batched = batch_size is not None and batch_size < rows.count

@@ -98,11 +98,14 @@ def joint_of_rows(
     return joint[back][:, :, back]
 
 
-def with_marginals(joint: Float[Array, "M D M D"], marginal: Float[Array, "M D D"]) -> Float[Array, "MD MD"]:
-    """The joint covariance with these covariances within positions, as a PSD matrix."""
+def with_marginals(
+    joint: Float[Array, "M D M D"], marginal: Float[Array, "M D D"], wanted: Any = None
+) -> Float[Array, "MD MD"]:
+    """The joint covariance with these covariances within positions, as a PSD matrix: `wanted` positions, or all."""
     count, latents = joint.shape[:2]
     own = (jnp.arange(count)[:, None] == jnp.arange(count)[None, :])[:, None, :, None]
-    return as_covariance(jnp.where(own, marginal[:, :, None, :], joint).reshape(count * latents, -1))
+    whole = jnp.where(own, marginal[:, :, None, :], joint).reshape(count * latents, -1)
+    return as_covariance(whole, None if wanted is None else wanted * latents)
 
 
 def _products(chain: Forward, chosen: Any) -> Float[Array, "M d d"]:
