@@ -16,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.double import to_host
-from ..numerics.size_classes import fill_rows, first_rows, size_class
+from ..numerics.size_classes import STEP, fill_rows, first_rows, size_class
 from ..validation.arguments import one_number, traced
 from ..validation.numbers import parameter
 from . import support as supports
@@ -369,10 +369,10 @@ def _replaced(likelihood: Likelihood, name: str, value: Any) -> Likelihood:
     return eqx.tree_at(lambda tree: tree.row_parameter(name), likelihood, value)
 
 
-def in_size_class(function: Callable, likelihood: Likelihood, *rows: Any) -> Any:
+def in_size_class(function: Callable, likelihood: Likelihood, *rows: Any, step: int = STEP) -> Any:
     """`function(likelihood, *rows)`, compiled, with one entry per row, for rows that are filled up to a size class."""
     count = jax.tree.leaves(rows)[0].shape[0]
-    size = size_class(count)
+    size = size_class(count, step=step)
     filled = map_row_parameters(lambda values: fill_rows(values, size), likelihood)
     return first_rows(to_host(function(filled, *fill_rows(rows, size))), count)
 

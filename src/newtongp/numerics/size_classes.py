@@ -17,6 +17,8 @@ import numpy as np
 
 SMALLEST, SMALLEST_DATA, SMALLEST_CUBIC = 256, 160, 152
 """The smallest classes: of rows to predict, and of data. Below them, arithmetic takes milliseconds."""
+STEP = 128
+"""Larger classes are multiples of this, if they are not cubic: a hundred rows more take less time than compiling."""
 _SMALL, _SMALL_CUBIC = (32, 64), (40, 104)
 """Smaller classes yet, for several latents: the time of a row grows with a power of their number."""
 _MANY, _MANY_CUBIC = 4096, 536
@@ -24,14 +26,14 @@ _MANY, _MANY_CUBIC = 4096, 536
 _state = {"exact": False}
 
 
-def size_class(rows: int, smallest: int = SMALLEST, step: int = 1) -> int:
+def size_class(rows: int, smallest: int = SMALLEST, step: int = STEP) -> int:
     """The size class of this number of rows: the number to which they are filled up.
 
     Above the smallest class there are four classes between one power of two and the next, and sixteen above 4096 rows,
     where arithmetic takes as long as compiling. They are multiples of `step`.
 
     >>> [size_class(rows) for rows in (1, 256, 257, 1000, 100_000)]
-    [256, 256, 320, 1024, 102400]
+    [256, 256, 384, 1024, 102400]
     >>> [size_class(levels, smallest=8, step=16) for levels in (5, 9, 17, 33, 70, 150)]
     [8, 16, 32, 48, 80, 160]
     """
@@ -46,8 +48,8 @@ def size_class(rows: int, smallest: int = SMALLEST, step: int = 1) -> int:
 def data_size_class(rows: int, latents: int) -> int:
     """The size class of rows of data, of which fewer than `SMALLEST_DATA` have smaller classes with several latents.
 
-    >>> [data_size_class(20, 1), data_size_class(20, 3), data_size_class(150, 3)]
-    [160, 32, 160]
+    >>> [data_size_class(20, 1), data_size_class(20, 3), data_size_class(150, 3), data_size_class(170, 3)]
+    [160, 32, 160, 256]
     """
     return _small(rows, latents, _SMALL) or size_class(rows, SMALLEST_DATA)
 

@@ -197,16 +197,23 @@ def _log_likelihoods(likelihood, latents: Float[Array, "R D"], y: Float[Array, "
 
 
 def _at_draws(function: Callable, likelihood, latents: np.ndarray, *each: np.ndarray) -> np.ndarray:
-    """`function(likelihood, latents, *each)` for all draws of all rows as rows of their own, (n, M, ...)."""
+    """`function(likelihood, latents, *each)` for all draws of all rows as rows of their own, (n, M, ...).
+
+    They are taken in blocks of one size, so that few programs serve all numbers of rows and draws.
+    """
     n, rows, size = latents.shape
-    repeated = at_rows(likelihood, np.tile(np.arange(rows), n))
-    found = in_size_class(function, repeated, np.reshape(latents, (n * rows, size)), *each)
-    return found.reshape(n, rows, *found.shape[1:])
+    row, every = np.tile(np.arange(rows), n), (np.reshape(latents, (n * rows, size)), *each)
+    found = []
+    for start in range(0, max(n * rows, 1), _DRAWS):
+        block = slice(start, start + _DRAWS)
+        own = at_rows(likelihood, row[block])
+        found.append(in_size_class(function, own, *(array[block] for array in every), step=_DRAWS))
+    return np.concatenate(found).reshape(n, rows, *found[0].shape[1:])
 
 
-_DRAWS = 2**10
-"""Draws per block: a divisor of all size classes from `_MANY` on."""
+_DRAWS = 2**12
+"""Draws per block."""
 
 
 def _over_draws(function: Callable, likelihood, *rows):
-    return over_rows(function, likelihood, rows, block=_DRAWS if rows[0].shape[0] >= _MANY else None)
+    return over_rows(function, likelihood, rows)

@@ -196,7 +196,7 @@ _FEWEST_DRAWS = 16
 
 def draws_by_row(function: Callable[[int], Any], n: int) -> np.ndarray:
     """n draws (n, M, D) from `function`, which makes more, of a size class, with rows first, (M, number, D)."""
-    return np.moveaxis(np.asarray(function(size_class(n, _FEWEST_DRAWS)))[:, :n], 0, 1)
+    return np.moveaxis(np.asarray(function(size_class(n, _FEWEST_DRAWS, step=_FEWEST_DRAWS)))[:, :n], 0, 1)
 
 
 class Prior(eqx.Module):

@@ -118,7 +118,7 @@ def lay_out(x: np.ndarray, rows: int, inducing: np.ndarray | None) -> SpaceTimeI
 
 def segments_of(steps: int) -> tuple[int, int]:
     """The number of segments, and that of steps with those that fill it up."""
-    steps = size_class(steps, _SMALLEST_STEPS)
+    steps = size_class(steps, _SMALLEST_STEPS, step=1)
     length = max(1, int(np.sqrt(steps)))
     segments = -(-steps // length)
     return segments, segments * length

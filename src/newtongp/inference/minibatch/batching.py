@@ -21,7 +21,7 @@ def batch_class(rows: int) -> int:
     >>> [batch_class(rows) for rows in (20, 200, 1000, 8192)]
     [32, 224, 1024, 8192]
     """
-    return size_class(rows, smallest=32)
+    return size_class(rows, smallest=32, step=32)
 
 
 class Batching(NamedTuple):
