@@ -253,7 +253,8 @@ def test_several_latents_have_smaller_classes(rows):
     for classes, usual, least in ((data_size_class, 160, 32), (cubic_size_class, 152, 40)):
         sizes = [classes(rows, latents) for latents in (1, 2, 3)]
         assert rows <= sizes[1] == sizes[2] <= sizes[0]
-        assert sizes[1] == sizes[0] or least <= sizes[1] < usual
+        assert sizes[1] == sizes[0] or least <= sizes[1] < usual or usual < rows < 4 * usual
+    assert data_size_class(rows, 2) <= max(64, 1.3 * rows, min(rows + 96, 160))
     assert data_size_class(rows, 1) == size_class(rows, 160)
 
 

@@ -46,12 +46,12 @@ def size_class(rows: int, smallest: int = SMALLEST, step: int = STEP) -> int:
 
 
 def data_size_class(rows: int, latents: int) -> int:
-    """The size class of rows of data, of which fewer than `SMALLEST_DATA` have smaller classes with several latents.
+    """The size class of rows of data. With several latents, classes are smaller below `SMALLEST_DATA`, and finer above.
 
-    >>> [data_size_class(20, 1), data_size_class(20, 3), data_size_class(150, 3), data_size_class(170, 3)]
-    [160, 32, 160, 256]
+    >>> [data_size_class(20, 1), data_size_class(20, 3), data_size_class(170, 3), data_size_class(170, 1)]
+    [160, 32, 192, 256]
     """
-    return _small(rows, latents, _SMALL) or size_class(rows, SMALLEST_DATA)
+    return _small(rows, latents, _SMALL) or size_class(rows, SMALLEST_DATA, STEP if latents == 1 else 1)
 
 
 def cubic_size_class(rows: int, latents: int = 1) -> int:
