@@ -21,7 +21,7 @@ STEP = 128
 """Larger classes are multiples of this, if they are not cubic: a hundred rows more take less time than compiling."""
 _SMALL, _SMALL_CUBIC = (32, 64), (40, 104)
 """Smaller classes yet, for several latents: the time of a row grows with a power of their number."""
-_MANY, _MANY_CUBIC = 4096, 536
+_MANY, _VERY_MANY, _MANY_CUBIC = 4096, 2**16, 536
 
 _state = {"exact": False}
 
@@ -29,11 +29,12 @@ _state = {"exact": False}
 def size_class(rows: int, smallest: int = SMALLEST, step: int = STEP) -> int:
     """The size class of this number of rows: the number to which they are filled up.
 
-    Above the smallest class there are four classes between one power of two and the next, and sixteen above 4096 rows,
-    where arithmetic takes as long as compiling. They are multiples of `step`.
+    Above the smallest class there are four classes between one power of two and the next, sixteen above 4096 rows, where
+    arithmetic takes as long as compiling, and 32 above 65 536. They are multiples of `step`, and of 1024 above 65 536:
+    odd ones, since loops over many arrays whose sizes are multiples of a large power of two can take a quarter longer.
 
-    >>> [size_class(rows) for rows in (1, 256, 257, 1000, 100_000)]
-    [256, 256, 384, 1024, 102400]
+    >>> [size_class(rows) for rows in (1, 256, 257, 1000, 50_000, 100_000)]
+    [256, 256, 384, 1024, 51200, 101376]
     >>> [size_class(levels, smallest=8, step=16) for levels in (5, 9, 17, 33, 70, 150)]
     [8, 16, 32, 48, 80, 160]
     """
@@ -42,6 +43,8 @@ def size_class(rows: int, smallest: int = SMALLEST, step: int = STEP) -> int:
     if rows <= smallest:
         return smallest
     octave = 2 ** ((rows - 1).bit_length() - 1)
+    if octave >= _VERY_MANY:
+        return _next(rows, 1024, octave // 32)
     return _next(rows, 0, max(step, octave // (4 if octave < _MANY else 16)))
 
 
