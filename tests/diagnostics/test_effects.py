@@ -97,14 +97,13 @@ def test_standard_deviations_and_correlations():
 
 @pytest.mark.slow
 def test_errors_of_standard_deviations_are_those_of_fit():
+    """Intervals, if they are large, are not: see `tests/fitting/test_profiles.py`."""
     result = tables.fitted()
     found = result.effects().set_index("name").loc["sd(intercept)"]
     variance, error = (table["group(patient).covariance"] for table in (result.parameters, result.standard_errors))
     np.testing.assert_allclose(found["estimate"], np.sqrt(variance))
     np.testing.assert_allclose(found["se"], error / (2.0 * np.sqrt(variance)))
-    spread = np.log(found["upper"] / found["estimate"])
-    np.testing.assert_allclose(spread, 1.959963984540054 * found["se"] / found["estimate"])
-    np.testing.assert_allclose(np.log(found["estimate"] / found["lower"]), spread)
+    assert 0.0 < found["lower"] < found["estimate"] < found["upper"]
 
 
 @pytest.mark.slow

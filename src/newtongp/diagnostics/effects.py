@@ -10,6 +10,7 @@ from ..parameters.constraints import Between
 from ..parameters.names import Parameter, hyperparameters
 from ..prediction.effects import coefficient_means, coefficients, learned_covariance, level_rows, levels
 from ..prediction.terms import Entry, entries_of, moments, parts_of, select, width_of
+from ..results.profiles import entry_name, interval
 from ..results.result import Result
 from ..terms.group import Group, GroupEncoder
 from ..terms.linear import Linear, Offset
@@ -137,18 +138,38 @@ def _name_inside(entry: Entry, parameter: Parameter) -> str:
 
 
 class _Spread:
-    """The covariance of learned values, by the name of the parameter and the index of the entry."""
+    """The uncertainty of learned values, by the parameter and the index of the entry."""
 
     def __init__(self, result: Result):
-        self._tied = getattr(result, "tied", {})
+        self._tied, self._result = getattr(result, "tied", {}), result
         found = learned_covariance(result)
         self._matrix = None if found is None else found.matrix
         self._place = {} if found is None else {name: place for place, name in enumerate(found.names)}
 
+    def error_of(self, parameter: Parameter, index: tuple[int, ...]) -> float:
+        """The standard error of an entry of a value; NaN if it was not learned."""
+        errors = getattr(self._result, "standard_errors", {})
+        return float(errors.get(self._name(parameter), np.full(parameter.value.shape, np.nan))[index])
+
+    def profile_interval(self, parameter: Parameter, index: tuple[int, ...], half: float) -> tuple[float, float] | None:
+        """The interval of an entry from the profile of the energy, if it has one because its standard error is large.
+
+        Without a profile, it is from 0 to infinity if the standard error is infinite.
+        """
+        error = self.error_of(parameter, index)
+        if not error > 0.0:  # NaN
+            return None
+        profile = getattr(self._result, "profiles", {}).get(entry_name(self._name(parameter), index))
+        if profile is None:
+            return (0.0, np.inf) if np.isinf(error) else None
+        return interval(profile, half)
+
+    def _name(self, parameter: Parameter) -> str:
+        return self._tied.get(parameter.name, parameter.name)
+
     def of(self, parameter: Parameter, indices: list[tuple[int, ...]]) -> np.ndarray:
         """The covariance of entries of a value; NaN if it was not learned."""
-        name = self._tied.get(parameter.name, parameter.name)
-        names = [f"{name}[{', '.join(map(str, index))}]" if index else name for index in indices]
+        names = [entry_name(self._name(parameter), index) for index in indices]
         if self._matrix is None or any(own not in self._place for own in names):
             return np.full((len(indices), len(indices)), np.nan)
         places = [self._place[own] for own in names]
@@ -157,9 +178,10 @@ class _Spread:
 
 def _plain(term: str, name: str, parameter: Parameter, spread: _Spread, half: float) -> Iterator[Effect]:
     for index in np.ndindex(parameter.value.shape):
-        value, se = float(parameter.value[index]), float(np.sqrt(spread.of(parameter, [index])[0, 0]))
-        shown = f"{name}[{', '.join(map(str, index))}]" if index else name
-        yield Effect(term, shown, "parameter", value, se, *_interval(parameter, value, half * se))
+        value, se = float(parameter.value[index]), spread.error_of(parameter, index)
+        ends = spread.profile_interval(parameter, index, half) if parameter.constraint.is_positive else None
+        ends = _interval(parameter, value, half * se) if ends is None else ends
+        yield Effect(term, entry_name(name, index), "parameter", value, se, *ends)
 
 
 def _interval(parameter: Parameter, value: float, reach: float) -> tuple[float, float]:
@@ -192,8 +214,10 @@ def _of_group(entry: Entry, parameter: Parameter, spread: _Spread, half: float) 
     where = [(k, k) if value.ndim == 2 else (k,) if value.ndim == 1 else () for k in places]
     for k in places:
         sd = float(np.sqrt(value[where[k]]))
-        se = float(np.sqrt(spread.of(parameter, [where[k]])[0, 0])) / (2.0 * sd)
-        yield Effect(entry.name, f"sd({names[k]})", "sd", sd, se, *_around(sd, half * se))
+        se = spread.error_of(parameter, where[k]) / (2.0 * sd)
+        ends = spread.profile_interval(parameter, where[k], half)
+        ends = _around(sd, half * se) if ends is None else (float(np.sqrt(ends[0])), float(np.sqrt(ends[1])))
+        yield Effect(entry.name, f"sd({names[k]})", "sd", sd, se, *ends)
     for i, j in itertools.combinations(places if value.ndim == 2 else [], 2):
         one, two, both = value[i, i], value[j, j], value[i, j]
         r = float(both / np.sqrt(one * two))

@@ -23,6 +23,7 @@ from ..parameters.names import Parameter, hyperparameters
 from ..parameters.priors import Plausible
 from ..prediction.predict import left_out
 from ..results.fit_result import FitResult
+from ..results.profiles import entry_name, interval
 from ..results.result import Result
 from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
 from ..validation.text import number, shown
@@ -87,10 +88,10 @@ def _warn_of_parameters(result: Result) -> Iterator[Finding]:
         if parameter.unit == "x" and result.data is not None:
             problem = _length_problem(parameter, result.data, _is_determined(parameter, result))
         prior = priors.get(parameter.name)
+        if problem is None and isinstance(result, FitResult) and parameter.name in result.learned:
+            problem = _end_problem(parameter) or _singular_problem(parameter, result)
         if problem is None and isinstance(prior, Plausible):
             problem = _plausibility_problem(parameter, prior, parameter.name in getattr(result, "undetermined", []))
-        if problem is None and parameter.name in getattr(result, "learned", {}):
-            problem = _end_problem(parameter) or _singular_problem(parameter, result)
         if problem is not None:
             yield Finding(parameter.name, problem)
 
@@ -118,10 +119,12 @@ _SINGULAR, _NOTHING = 1e-4, 1e-6
 """A smaller eigenvalue of a correlation matrix, and share of a variance, are those of a singular matrix."""
 
 
-def _singular_problem(parameter: Parameter, result: Result) -> str | None:
+def _singular_problem(parameter: Parameter, result: FitResult) -> str | None:
     value = parameter.value
-    if not isinstance(parameter.constraint, Covariance) or value.ndim < 2:
+    if not isinstance(parameter.constraint, Covariance):
         return None
+    if value.ndim < 2:
+        return _zero_problem(parameter, result)
     scales = np.sqrt(np.diagonal(value))
     correlations, shares = value / np.outer(scales, scales), _shares(parameter, result)
     is_singular = not smallest_eigenvalue_given(correlations) > _SINGULAR
@@ -131,6 +134,35 @@ def _singular_problem(parameter: Parameter, result: Result) -> str | None:
         f"{parameter.name} is singular: a correlation ended at 1 or −1, or a variance at 0, the boundary of their "
         "ranges. The data favour the simpler model that this limit is, and standard errors mean little there. Leave a "
         "coefficient out, make the coefficients independent (correlated=False in a Group), or give it a prior in "
+        "Free(prior=...)."
+    )
+
+
+_USUAL = 1.96
+"""Half the width of an interval of 95 %, in standard deviations."""
+
+
+def _zero_problem(parameter: Parameter, result: FitResult) -> str | None:
+    """The problem with independent variances of which some ended at 0, by their profiles or by their weak prior."""
+    errors = result.standard_errors.get(parameter.name)
+    if errors is None or not np.any(np.isinf(errors)):
+        return None
+    largest = []
+    for index in zip(*np.nonzero(np.isinf(errors)), strict=True) if errors.ndim else [()]:
+        profile = result.profiles.get(entry_name(parameter.name, index))
+        if profile is None:
+            prior = result.priors.get(parameter.name)
+            if not isinstance(prior, Plausible) or np.any(parameter.value[index] >= prior.lower):
+                return None
+            continue
+        low, high = interval(profile, _USUAL)
+        if low > 0.0 or np.isinf(high):
+            return None
+        largest.append(np.sqrt(high))
+    allowed = f", and allow standard deviations of up to {number(max(largest))} (95 %)" if largest else ""
+    return (
+        f"{parameter.name} is singular: a variance ended at 0, the boundary of its range. The data favour the simpler "
+        f"model that this limit is{allowed}. Leave the term or its coefficient out, or give it a prior in "
         "Free(prior=...)."
     )
 

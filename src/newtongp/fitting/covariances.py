@@ -10,6 +10,7 @@ from ..inference.infer import infer
 from ..model import Model
 from ..parameters.constraints import Between
 from ..priors.linear import LinearModel
+from ..results.profiles import entry_name
 from ..terms.columns import as_inputs
 from .learned import Slot, slots_of, with_values
 from .penalties import slopes_of, values_at
@@ -102,9 +103,7 @@ def _free_names(slot: Slot) -> list[str]:
 
 def _value_names(slot: Slot) -> list[str]:
     """One name per entry of a value, in row-major order."""
-    if not slot.shape:
-        return [slot.name]
-    return [f"{slot.name}[{', '.join(str(index) for index in place)}]" for place in np.ndindex(*slot.shape)]
+    return [entry_name(slot.name, index) for index in np.ndindex(*slot.shape)]
 
 
 def _value_slopes(slots: tuple[Slot, ...], unconstrained: np.ndarray) -> tuple[np.ndarray, list[str]]:

@@ -31,7 +31,7 @@ from ..priors.by_name import for_columns
 from ..results.fit_result import FitResult
 from ..results.status import Status
 from ..validation.arguments import check_key, file_name, flag, tolerance, whole
-from . import objective
+from . import objective, profiles
 from .evaluator import FINEST, Evaluator, RecordFile, inner_tolerance, start_compiling
 from .initial_values import Scales, guessed_model
 from .learned import with_values
@@ -46,6 +46,8 @@ _SOON = 2**23
 
 Nobody should have to wait for them after a search that took long.
 """
+_LONG = 2**24
+"""The same for profiles, which intervals are computed from where standard errors are large."""
 
 
 @in_double
@@ -180,7 +182,7 @@ def fit(
             for start, curvature_there in starts_of(evaluator, int(restarts), key):
                 searches.append(search(evaluator, start, int(max_steps), tol, trace, curvature_there))
             if searches and weak_priors == "keep":
-                space.note_undetermined(lowest_of(searches).unconstrained)
+                space.note_undetermined(space.pull(lowest_of(searches).unconstrained)[1] != 0.0)
             elif searches:
                 lowest, hessian = release_weak_priors(evaluator, lowest_of(searches), int(max_steps), tol, trace)
                 searches.append(lowest)
@@ -195,7 +197,15 @@ def fit(
             interrupted = True
     if record_file is not None and len(evaluator.record) >= len(evaluator.replay):
         record_file.write(evaluator.record, evaluator.sites, now=True)
-    return _finish(evaluator, searches, trace, interrupted, hessian, started, throw)
+    find_profiles = None
+    if (
+        standard_errors
+        and not interrupted
+        and record_file is None
+        and profiles.EVALUATIONS * space.size * evaluator.work <= _LONG
+    ):
+        find_profiles = functools.partial(profiles.of_loose_values, evaluator)
+    return _finish(evaluator, searches, trace, interrupted, hessian, find_profiles, started, throw)
 
 
 def _set_up(model: Model, x: Any, y: Any) -> Setup:
@@ -229,10 +239,10 @@ def _with_chosen_inducing(setup: Setup, x: Any, y: Any) -> Setup:
     return Setup(Model(prior.with_chosen_inducing(guessed, setup.data.x), setup.model.likelihood), x, y)
 
 
-def _finish(evaluator, searches, trace, interrupted, hessian: Any, started, throw) -> FitResult:
+def _finish(evaluator, searches, trace, interrupted, hessian: Any, find_profiles: Any, started, throw) -> FitResult:
     """Run inference with the learned hyperparameters, and assemble the result.
 
-    `hessian` can be a function, to be called when standard errors are first used.
+    `hessian` can be a function, to be called when standard errors are first used; `find_profiles` is one.
     """
     space, setup = evaluator.space, evaluator.setup
     best = evaluator.candidate if evaluator.best is None else evaluator.best
@@ -269,9 +279,10 @@ def _finish(evaluator, searches, trace, interrupted, hessian: Any, started, thro
         known = None
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
     is_later, found = callable(hessian), functools.partial(errors_and_spread, space, unconstrained)
-    errors: tuple = ((lambda: found(hessian())),) if is_later else found(hessian)
+    errors: tuple = ((lambda: found(hessian())), None) if is_later else found(hessian)
+    find = None if find_profiles is None else functools.partial(find_profiles, unconstrained)
     space.note_without_influence(evaluator.slopes)
-    fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, *errors)
+    fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, *errors, find)
     report_failure(fit_result, throw, stacklevel=4)
     return fit_result
 

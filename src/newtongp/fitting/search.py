@@ -31,11 +31,16 @@ def search(
     tol: float,
     trace: list[float],
     expected_curvature: float = 1.0,
+    bounds: np.ndarray | None = None,
 ) -> Search:
-    """L-BFGS from one start, repeated from its end point while that is not an optimum and the energy falls."""
+    """L-BFGS from one start, repeated from its end point while that is not an optimum and the energy falls.
+
+    `bounds`, (n, 2), are those of the space if they are not given.
+    """
     if max_steps == 0:
         return Search(evaluator.at(start, np.inf)[0], start, Status.MAX_STEPS, 0)
-    lowest, iterations, status = _Lowest(evaluator, start, tol), 0, Status.NON_FINITE
+    bounds = np.asarray(evaluator.space.bounds(start)) if bounds is None else bounds
+    lowest, iterations, status = _Lowest(evaluator, start, tol, bounds), 0, Status.NON_FINITE
     if not np.isfinite(lowest.total):
         return Search(np.inf, start, status, 0)
     for _ in range(_ROUNDS):
@@ -65,9 +70,9 @@ class _Lowest:
     Far from an optimum it is less exact; where its slope is below `tol`, the search may end, and it is exact.
     """
 
-    def __init__(self, evaluator: Evaluator, start: np.ndarray, tol: float):
+    def __init__(self, evaluator: Evaluator, start: np.ndarray, tol: float, bounds: np.ndarray):
         self.evaluator, self.units, self.tol = evaluator, evaluator.space.units, tol
-        low, high = np.asarray(evaluator.space.bounds(start)).T
+        low, high = bounds.T
         self.low, self.high = low / self.units, high / self.units
         self.scaled = np.clip(start / self.units, self.low, self.high)
         inside = np.array_equal(self.scaled, start / self.units)
@@ -232,7 +237,7 @@ def release_weak_priors(
                 evaluator.best, evaluator.best_report = (further.total, further.unconstrained, evaluator.sites), None
                 continue
             evaluator.space = space
-        evaluator.space.undetermined = space.names_of(held)
+        space.note_undetermined(held)
         break
     return lowest, hessian
 

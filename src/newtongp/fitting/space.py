@@ -68,6 +68,8 @@ class Space:
         """Which priors were not given by the user."""
         self.undetermined: list[str] = []
         """Parameters that only a weak prior determines, as far as known."""
+        self.held = np.zeros(0, dtype=bool)
+        """Which free numbers weak priors pull at, where only they determine them."""
         slots = tuple(item.slot for item in learned)
         # Programs are found by the slots they are for: those of earlier fits are compared faster than equal ones.
         self.slots: tuple[Slot, ...] = _known_slots.setdefault(slots, slots)
@@ -181,9 +183,9 @@ class Space:
         parts = np.split(chosen, np.cumsum([slot.size for slot in self.slots])[:-1])
         return [slot.name for slot, part in zip(self.slots, parts, strict=True) if np.any(part)]
 
-    def note_undetermined(self, unconstrained: np.ndarray) -> None:
-        """Note the parameters at which weak priors pull here."""
-        self.undetermined = self.names_of(self.pull(unconstrained)[1] != 0.0)
+    def note_undetermined(self, held: np.ndarray) -> None:
+        """Note which free numbers only weak priors determine."""
+        self.held, self.undetermined = held, self.names_of(held)
 
     def without_influence(self, evaluations: list[tuple[float, np.ndarray]]) -> list[str]:
         """Parameters whose slope was zero, up to rounding, wherever it was computed."""
@@ -219,6 +221,7 @@ class Space:
         started: float,
         standard_errors: Any = None,
         spread: np.ndarray | None = None,
+        profiles: Any = None,
     ) -> FitResult:
         """The result of `fit`, from the result of inference at these free numbers."""
         named = list(zip(self.slots, self.values_at(unconstrained), self.priors, strict=True))
@@ -238,6 +241,7 @@ class Space:
             undetermined=self.undetermined,
             spread=spread,
             redundant=self.redundant,
+            profiles=profiles,
         )
 
 

@@ -64,16 +64,18 @@ def errors_and_spread(
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
     """The standard error of every value, infinite where it is not determined, and the covariance of the free numbers.
 
-    There are none if the curvature is not known.
+    The covariance has the curvature of weak priors, and the errors do not: they are infinite where only a weak prior
+    determines a value. There are none if the curvature is not known.
     """
     if curvature is None or not np.all(np.isfinite(curvature)):
         return {}, None
     spread, errors, begin = Spread.of(curvature), {}, 0
+    loose = spread.loose | space.held if space.held.size else spread.loose
     for slot, of_all in zip(space.slots, slopes_of(space.slots, unconstrained), strict=True):
         part = slice(begin, begin + slot.size)
         slope = of_all[:, part]
         error = np.sqrt(np.sum((slope @ spread.root[part]) ** 2, axis=1))
-        undetermined = np.any((slope != 0.0) & spread.loose[part][None, :], axis=1)
+        undetermined = np.any((slope != 0.0) & loose[part][None, :], axis=1)
         errors[slot.name] = np.where(undetermined, np.inf, error).reshape(slot.shape)
         begin += slot.size
     return errors, spread.matrix

@@ -89,7 +89,9 @@ class ResultMethods:
 
         Effects are conditional on the learned hyperparameters; with `including_learned=True`, standard errors include
         the uncertainty of these, which takes two inferences per learned number. Standard errors of hyperparameters are
-        those of `fit`; intervals are symmetric on the scale on which they are learned (logarithms of variances).
+        those of `fit`. Their intervals are symmetric on the scale on which they are learned (logarithms of variances);
+        those of positive values whose standard error is more than a fifth of them are profile intervals, unless the
+        model is large: where the energy, with all other values at their best, has risen by half a chi-squared quantile.
         """
         from ..diagnostics import effects
         from ..validation.arguments import flag

@@ -29,9 +29,9 @@ _state = {"exact": False}
 def size_class(rows: int, smallest: int = SMALLEST, step: int = STEP) -> int:
     """The size class of this number of rows: the number to which they are filled up.
 
-    Above the smallest class there are four classes between one power of two and the next, sixteen above 4096 rows, where
-    arithmetic takes as long as compiling, and 32 above 65 536. They are multiples of `step`, and of 1024 above 65 536:
-    odd ones, since loops over many arrays whose sizes are multiples of a large power of two can take a quarter longer.
+    Above the smallest class there are four classes between one power of two and the next, sixteen above 4096 rows,
+    where arithmetic takes as long as compiling, and 32 above 65 536. They are multiples of `step`, and above 65 536 odd
+    multiples of 1024: loops over arrays whose sizes are multiples of a large power of two can take a quarter longer.
 
     >>> [size_class(rows) for rows in (1, 256, 257, 1000, 50_000, 100_000)]
     [256, 256, 384, 1024, 51200, 101376]

@@ -23,8 +23,11 @@ class FitResult(Result):
     log prior density of the values). `tied` maps parameters to
     those whose value they share, `redundant` maps those that were not learned because only they and another together
     are determined (their product, or a threshold minus an intercept) to the other, and `notes` lists what else was not
-    learned and why. `covariance` and `joint_covariance` are joint covariances, `undetermined` names values that only a
-    weak prior determines, and `summary()` shows all of this.
+    learned and why. `covariance` and `joint_covariance` are joint covariances (with the curvature of weak priors),
+    `undetermined` names values that only a weak prior determines, and `summary()` shows all of this. `profiles` has
+    the profiles of positive values whose standard errors are more than a fifth of them, by name, (2, n): values, and
+    how much the energy rises there with all others at their best. They are computed when first used, and only for small
+    models.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian())
@@ -36,6 +39,7 @@ class FitResult(Result):
     standard_errors: dict[str, np.ndarray]
     spread: np.ndarray | None
     """The covariance of the free numbers, if the curvature is known."""
+    profiles: dict[str, np.ndarray]
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class FitResult(Result):
         undetermined: list[str] | None = None,
         spread: np.ndarray | None = None,
         redundant: dict[str, str] | None = None,
+        profiles: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None,
     ):
         self.__dict__.update(result.__dict__)
         self.inference_status = result.status
@@ -74,14 +79,19 @@ class FitResult(Result):
             self._find_errors = standard_errors
         else:
             self.standard_errors, self.spread = standard_errors, spread
+        self._find_profiles = profiles
 
     def __getattr__(self, name: str) -> Any:
-        find = vars(self).get("_find_errors")
-        if find is None or name not in ("standard_errors", "spread"):
+        own = vars(self)
+        if name in ("standard_errors", "spread") and "_find_errors" in own:
+            # This function, like the one below, holds on to what was evaluated.
+            self.standard_errors, self.spread = own.pop("_find_errors")()
+        elif name == "profiles":
+            find = own.pop("_find_profiles", None)
+            self.profiles = {} if find is None else find(self.standard_errors)
+        else:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        self.standard_errors, self.spread = find()
-        del self._find_errors  # which holds on to what was evaluated
-        return vars(self)[name]
+        return own[name]
 
     def __repr__(self) -> str:
         return (

@@ -67,6 +67,8 @@ def contents_of_result(result: Result) -> dict[str, Any]:
     """The parts of a result: its attributes, except private and lazily computed ones."""
     if isinstance(result, FitResult):
         _ = result.standard_errors  # an attribute from its first use on
+        if isinstance(result.model.prior, Additive):
+            _ = result.profiles  # which its effects are shown with
     fields = {
         name: value
         for name, value in vars(result).items()
