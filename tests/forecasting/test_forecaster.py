@@ -271,6 +271,7 @@ def test_cycles_that_are_no_season_go_on():
     [
         ({"trend": "quadratic"}, "trend must be one of 'auto', 'linear', 'damped'"),
         ({"season": "yearly"}, "a season is text such as '1y'"),
+        ({"seasons": "1y"}, r"no argument 'seasons' \(did you mean 'season'\?\)"),
         ({"pooled": "some"}, "pooled must be 'prior', 'all' or None"),
         ({"season": ["1y", "1y"]}, "the same period twice"),
         ({"likelihood": "poison"}, "did you mean 'poisson'"),
@@ -357,8 +358,32 @@ def test_a_table_of_future_rows_may_have_some_series(shops):
 
 @pytest.mark.slow
 def test_results_of_one_series_are_asked_for_by_name(shops):
-    with pytest.raises(ValueError, match=r"result is of one series: take one of forecaster\.fits"):
-        _ = shops[0].result
+    forecaster = shops[0]
+    with pytest.raises(ValueError, match=r"result is of one series, .* use forecaster\.fits\['.'\]\.result"):
+        _ = forecaster.result
+    assert repr(forecaster.fits["a"]) == "Fitted, 60 rows, one per month: trend, season 1y; Poisson"
+
+
+@pytest.mark.slow
+def test_one_series_of_several_is_plotted(shops):
+    pytest.importorskip("matplotlib")
+    forecaster, parts = shops
+    (ax,) = forecaster.plot(6, series="b").axes
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), parts[1]["calls"])
+    assert len(forecaster.plot_components(series="b").axes) == 2
+    for wanted, message in ((None, r"series=, of '.', '.', '.'$"), ("z", "none of which has the label 'z'")):
+        with pytest.raises(ValueError, match=message):
+            forecaster.plot(6, series=wanted)
+
+
+def test_several_series_in_one_are_noticed():
+    """A column within whose levels no time is repeated; a price at which each store sells is none."""
+    months = np.tile(np.arange(12), 3)
+    table = {"month": months, "price": months + 0.5, "store": np.repeat(["a", "b", "c"], 12), "sold": months % 5 + 1.0}
+    with pytest.warns(ng.FitWarning, match="these seem to be 3 series, .* pass series='store'"):
+        forecaster = ng.Forecaster("level", None, likelihood="gaussian").fit(table, time="month", y="sold")
+    with pytest.raises(ValueError, match="has one series without a label"):
+        forecaster.plot(series="a")
 
 
 @pytest.mark.slow

@@ -56,6 +56,12 @@ class Fitted:
     members: tuple[Member, ...]
     """Those with the largest weights first."""
 
+    def __repr__(self) -> str:
+        parts = ", ".join(self.parts())
+        names = ", ".join(dict.fromkeys(type(one.structure.likelihood).__name__ for one in self.members))
+        average = f"; average over {len(self.members)} structures" if len(self.members) > 1 else ""
+        return f"Fitted, {self.rows.count} rows, one per {self.calendar.name}: {parts}; {names}{average}"
+
     @property
     def structure(self) -> Structure:
         """The structure with the largest weight."""

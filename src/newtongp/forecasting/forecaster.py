@@ -9,13 +9,14 @@ from ..prediction.prediction import checked_level
 from ..terms.table import Table, is_table, take_rows
 from ..validation.arguments import flag, whole
 from ..validation.frames import library_of, make_frame
+from ..validation.text import listed
 from . import many
 from .backtest import Backtest, assembled, backtest_one, joined
 from .calendar import read_times, written
 from .fitted import Fitted, fit_rows, with_modes
 from .pooling import POOLED, learned_from
-from .rows import calendar_for, read_rows
-from .specification import AUTO, read_specification
+from .rows import calendar_for, read_rows, warn_of_several_series
+from .specification import AUTO, checked_options, read_specification
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,7 +69,7 @@ class Forecaster:
         self.specification = read_specification(trend, season, changing, holidays, regressors, intervention, likelihood)
         if pooled not in POOLED:
             raise ValueError(f"pooled must be 'prior', 'all' or None, got {pooled!r}")
-        self.options, self.pooled = options, pooled
+        self.options, self.pooled = checked_options(options), pooled
         self.fits: dict[Any, Fitted] = {}
         """The fitted series by label; without a series column there is one, whose label is None."""
         self.failures: dict[Any, str] = {}
@@ -98,6 +99,8 @@ class Forecaster:
         def learn(chosen: Any) -> Fitted:
             own = table if chosen is None else take_rows(table, chosen)
             rows, flavour = read_rows(own, time, y)
+            if chosen is None:
+                warn_of_several_series(rows)
             return fit_rows(self.specification, calendar_for(rows, flavour), rows, self.options)
 
         if series is None:
@@ -128,7 +131,13 @@ class Forecaster:
 
         Of several structures it is that of the one with the largest weight.
         """
-        return self._only("result").result
+        fits = self._fitted()
+        if self._series is not None:
+            label = next(iter(fits))
+            raise ValueError(
+                f"result is of one series, and this forecaster has {len(fits)}: use forecaster.fits[{label!r}].result"
+            )
+        return fits[None].result
 
     @property
     def structures(self) -> Any:
@@ -220,17 +229,17 @@ class Forecaster:
             found, failures = many.for_each(test, fits, workers, flag(progress, "progress"), "tested")
         return assembled(found, fits, (self._time, self._series), float(level), self._library, failures)
 
-    def plot(self, horizon: Any = None, level: float = 0.9, axes: Any = None) -> "Figure":
-        """The data, the fitted mean, and the forecast with its interval (of one series)."""
+    def plot(self, horizon: Any = None, level: float = 0.9, axes: Any = None, *, series: Any = None) -> "Figure":
+        """The data, the fitted mean, and the forecast with its interval; of several series, that with this label."""
         from .plots import plot_forecast
 
-        return plot_forecast(self._only("plot"), horizon, checked_level(level), axes)
+        return plot_forecast(self._one(series), horizon, checked_level(level), axes)
 
-    def plot_components(self, level: float = 0.9, axes: Any = None) -> "Figure":
+    def plot_components(self, level: float = 0.9, axes: Any = None, *, series: Any = None) -> "Figure":
         """One panel per component: the trend over time, seasons over one period, and effects."""
         from .plots import plot_components
 
-        return plot_components(self._only("plot_components"), checked_level(level), axes)
+        return plot_components(self._one(series), checked_level(level), axes)
 
     @property
     def _time(self) -> str:
@@ -266,22 +275,25 @@ class Forecaster:
             return "Forecaster, not fitted"
         if self._series is not None:
             return f"Forecaster of {len(self.fits)} series ({len(self.failures)} failed)"
-        fitted = self.fits[None]
-        parts = ", ".join(fitted.parts())
-        names = ", ".join(dict.fromkeys(type(one.structure.likelihood).__name__ for one in fitted.members))
-        average = f"; average over {len(fitted.members)} structures" if len(fitted.members) > 1 else ""
-        return f"Forecaster, {fitted.rows.count} rows, one per {fitted.calendar.name}: {parts}; {names}{average}"
+        return repr(self.fits[None]).replace("Fitted", "Forecaster", 1)
 
     def _fitted(self) -> dict[Any, Fitted]:
         if not self.fits:
             raise ValueError("this forecaster has not been fitted: call fit(table, time='date', y='sales') first")
         return self.fits
 
-    def _only(self, what: str) -> Fitted:
+    def _one(self, series: Any) -> Fitted:
+        """The only series, or the one with this label."""
         fits = self._fitted()
-        if self._series is not None:
-            raise ValueError(f"{what} is of one series: take one of forecaster.fits, which has {len(fits)}")
-        return fits[None]
+        if series in fits:
+            return fits[series]
+        if self._series is None:
+            raise ValueError(f"this forecaster has one series without a label, got series={series!r}: leave it out")
+        problem = "" if series is None else f", none of which has the label {series!r}"
+        raise ValueError(
+            f"a plot is of one series, and this forecaster has {len(fits)}{problem}: choose one with series=, of "
+            f"{listed(fits)}"
+        )
 
     def _frames(self, where: Any, columns_of: Any) -> Any:
         """A data frame with the columns of every series at its future times, or at the rows of a table."""

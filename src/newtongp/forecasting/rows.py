@@ -1,6 +1,7 @@
 """The rows of one series: times in order, y, and the columns that the model uses."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 
 from ..likelihoods import Gaussian, LogNormal
 from ..likelihoods.base import Likelihood, named_columns
+from ..results.status import FitWarning
 from ..terms.table import Table, take_rows
 from .calendar import Calendar, calendar_of, read_times
 from .holidays import holiday_columns
@@ -45,6 +47,29 @@ def read_rows(given: Any, time: str, output: str | None) -> tuple[Rows, tuple[st
     y = np.full(times.size, np.nan) if output is None else table[output].numbers_or_missing()
     order = np.argsort(times, kind="stable")
     return Rows(times[order], y[order], take_rows(given, order), time, output), flavour
+
+
+def warn_of_several_series(rows: Rows) -> None:
+    """Warn if times are repeated, and not within the levels of another column: these are several series."""
+    if np.unique(rows.times).size > 0.5 * rows.count:
+        return
+    table = Table(rows.table)
+    for name in table.names:
+        if name in (rows.time, rows.output):
+            continue
+        try:
+            labels, which = table[name].labels()
+        except ValueError:  # entries are missing
+            continue
+        pairs = np.unique(np.stack([which, np.unique(rows.times, return_inverse=True)[1]]), axis=1)
+        if pairs.shape[1] == rows.count and len(labels) < rows.count:
+            warnings.warn(
+                f"times are repeated, but not within one {name}, so these seem to be {len(labels)} series, which are "
+                f"modelled as one: pass series={name!r} to forecast each of them",
+                FitWarning,
+                stacklevel=4,
+            )
+            return
 
 
 def calendar_for(rows: Rows, flavour: tuple[str, Any]) -> Calendar:

@@ -1,11 +1,14 @@
 """What a forecaster is made of: trend, seasons, holidays, regressors, interventions and a likelihood."""
 
 import dataclasses
+import difflib
+import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
+from ..fitting.fit import fit
 from ..likelihoods.base import Likelihood
 from ..model import likelihood_named
 from ..validation.arguments import flag
@@ -86,6 +89,21 @@ def read_specification(
     if known is not None and (known.num_latents != 1 or known.num_outputs != 1):
         raise ValueError(f"a forecaster has one latent and one y, but {type(known).__name__} has several: use Model")
     return Specification(trend, _seasons(season), flag(changing, "changing"), holidays, names, interventions, known)
+
+
+def checked_options(options: dict[str, Any]) -> dict[str, Any]:
+    """Further arguments, which have to be those of `newtongp.fit`."""
+    known = [name for name in inspect.signature(fit).parameters if name not in ("model", "x", "y")]
+    for name in options:
+        if name not in known:
+            own = ("trend", "season", "changing", "holidays", "regressors", "intervention", "likelihood", "pooled")
+            near = difflib.get_close_matches(name, [*own, *known], n=1)
+            hint = f" (did you mean {near[0]!r}?)" if near else ""
+            raise ValueError(
+                f"Forecaster has no argument {name!r}{hint}: its own are {', '.join(own)}, and the others are those of "
+                "newtongp.fit"
+            )
+    return options
 
 
 def _likelihood(given: Any) -> Likelihood | None:

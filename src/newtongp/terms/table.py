@@ -10,7 +10,7 @@ import numpy as np
 
 from ..validation.frames import library_of, read_frame
 from ..validation.numbers import NotRealError, as_real
-from ..validation.text import short
+from ..validation.text import listed, short
 from ..validation.times import MixedError, Times, read_times
 
 Level = str | int | float | bool | np.datetime64 | tuple
@@ -152,14 +152,9 @@ class Table:
             near = difflib.get_close_matches(str(name), self._columns, n=1)
             hint = f" (did you mean {near[0]!r}?)" if near else ""
             raise ValueError(
-                f"{self.name} has no column {name!r}{hint}: add it, or name another; there are {_listed(self._columns)}"
+                f"{self.name} has no column {name!r}{hint}: add it, or name another; there are {listed(self._columns)}"
             )
         return _read_column(name, self._columns[name])
-
-
-def _listed(names: Iterable[str], most: int = 12) -> str:
-    every = [repr(name) for name in names]
-    return ", ".join(every) if len(every) <= most else f"{', '.join(every[:most])}, … ({len(every)} in all)"
 
 
 def is_table(value: Any) -> bool:

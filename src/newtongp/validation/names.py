@@ -16,6 +16,10 @@ def find(name: str, classes: Sequence[str], what: str, instead: Mapping[str, str
     Traceback (most recent call last):
         ...
     ValueError: there is no likelihood with the name 'poison' (did you mean 'poisson'?): names are student_t, poisson
+    >>> find("matern23", ["Matern72", "Matern32"], "kernel")
+    Traceback (most recent call last):
+        ...
+    ValueError: there is no kernel with the name 'matern23' (did you mean 'matern32'?): names are matern72, matern32
     >>> find("binomial", ["Poisson"], "likelihood", {"binomial": "Binomial(trials=10)"})
     Traceback (most recent call last):
         ...
@@ -28,7 +32,9 @@ def find(name: str, classes: Sequence[str], what: str, instead: Mapping[str, str
         return by_plain_name[wanted]
     if instead and wanted in instead:
         raise ValueError(f"there is no {what} with the name {name!r} alone: write {instead[wanted]}")
-    near = difflib.get_close_matches(wanted, by_plain_name, n=1)
+    near = difflib.get_close_matches(wanted, by_plain_name, n=5)
+    # Letters in the wrong order are the likeliest mistake; otherwise the closest name comes first.
+    near.sort(key=lambda own: sorted(own) != sorted(wanted))
     hint = f" (did you mean {spelled[near[0]]!r}?)" if near else ""
     raise ValueError(f"there is no {what} with the name {name!r}{hint}: names are {', '.join(spelled.values())}")
 

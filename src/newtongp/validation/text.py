@@ -1,5 +1,6 @@
 """Values as text, for messages and summaries."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -33,3 +34,13 @@ def short(value: Any, most: int = 80) -> str:
 def number(value: Any) -> str:
     """A number with four digits."""
     return f"{float(value):.4g}"
+
+
+def listed(values: Iterable[Any], most: int = 12) -> str:
+    """Values as text, the first ones of many.
+
+    >>> listed(["a", "b", "c"], most=2)
+    "'a', 'b', … (3 in all)"
+    """
+    every = [repr(value) for value in values]
+    return ", ".join(every) if len(every) <= most else f"{', '.join(every[:most])}, … ({len(every)} in all)"
