@@ -14,6 +14,7 @@ from .._runtime.lazy import is_a
 from ..inference.quadrature import NotEstimated, Rows, estimate_error, rule_words
 from ..inputs.data import Data
 from ..likelihoods.base import over_rows
+from ..likelihoods.categorical import Bernoulli
 from ..methods.curvature import QuasiNewton
 from ..methods.rule import Method, evaluate, propose
 from ..methods.safeguard import Heuristic
@@ -26,7 +27,7 @@ from ..results.fit_result import FitResult
 from ..results.profiles import entry_name, interval
 from ..results.result import Result
 from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
-from ..validation.text import number, shown
+from ..validation.text import in_a_sentence, number, shown
 
 
 class Finding(NamedTuple):
@@ -40,7 +41,8 @@ class Finding(NamedTuple):
 
 def find_all(result: Result, checks: bool) -> tuple[list[Finding], list[str]]:
     """All findings, and what could not be checked; without `checks`, only those that need no computation."""
-    warned = [*_warn_of_endings(result), *_warn_of_parameters(result)]
+    warned = [*_warn_of_endings(result), *_warn_of_data(result), *_warn_of_parameters(result)]
+    warned += _warn_of_undetermined(result, warned)
     not_checked: list[str] = []
     if not checks:
         not_checked.append("integrals, sites, single rows and inducing inputs (checks=False)")
@@ -62,6 +64,36 @@ def _warn_of_endings(result: Result) -> Iterator[Finding]:
     ended = inference_status(result)
     if not ended.ok:
         yield Finding("inference", f"Inference ended with {in_words(ended.name.lower())}. {inference_sentence(result)}")
+
+
+def _warn_of_data(result: Result) -> Iterator[Finding]:
+    """Data from which little can be learned: y is constant, or classes can be separated."""
+    data = result.data
+    if data is None or not np.any(data.observed):
+        return
+    y, learned = data.y[data.observed], getattr(result, "learned", {})
+    if y.shape[0] > 1 and np.all(y == y[0]):
+        if learned:
+            yield Finding(
+                "y",
+                f"All observed y are {shown(y[0])}: the data say nothing about how y varies, and learned values depend "
+                "on priors or on where the search stopped. Check that y was read as intended.",
+            )
+    elif result.settled and result.marginals is not None and _are_separated(result, data):
+        yield Finding(
+            "y",
+            "The classes are separated: f has the sign of its class in every row, so larger effects would fit even "
+            "better, and only their prior limits them. Give effects a prior with a plausible standard deviation, such "
+            "as effects=2.5 with a formula, or leave a column out.",
+        )
+
+
+def _are_separated(result: Result, data: Data) -> bool:
+    """Whether the linear effects of a table predict the class of every row."""
+    prior: Any = result.model.prior
+    if not isinstance(result.model.likelihood, Bernoulli) or not prior.over_table:
+        return False
+    return bool(np.all((result.marginals.mean[:, 0] > 0.0) == (data.y[:, 0] > 0.5), where=data.observed))
 
 
 _RANGES = 10.0
@@ -94,6 +126,19 @@ def _warn_of_parameters(result: Result) -> Iterator[Finding]:
             problem = _plausibility_problem(parameter, prior, parameter.name in getattr(result, "undetermined", []))
         if problem is not None:
             yield Finding(parameter.name, problem)
+
+
+def _warn_of_undetermined(result: Result, warned: list[Finding]) -> Iterator[Finding]:
+    """Learned values without a standard error, if nothing else was said about them."""
+    errors = result.standard_errors if isinstance(result, FitResult) else {}
+    known = {finding.about for finding in warned}
+    names = [name for name, error in errors.items() if np.any(np.isinf(error)) and name not in known]
+    if names and not known & {"y", "fit"}:
+        yield Finding(
+            "fit",
+            f"The data do not determine {in_a_sentence(names)}: other values fit as well, and predictions away from "
+            "the data depend on them. Fix them, give them priors in Free(prior=...), or use a simpler model.",
+        )
 
 
 _AT_END = 1e-4
@@ -140,6 +185,8 @@ def _singular_problem(parameter: Parameter, result: FitResult) -> str | None:
 
 _USUAL = 1.96
 """Half the width of an interval of 95 %, in standard deviations."""
+_NEAR_ZERO = 0.1
+"""A standard deviation that ended at 0, or just above it by a weak prior, is a smaller share of its interval's end."""
 
 
 def _zero_problem(parameter: Parameter, result: FitResult) -> str | None:
@@ -147,7 +194,7 @@ def _zero_problem(parameter: Parameter, result: FitResult) -> str | None:
     errors = result.standard_errors.get(parameter.name)
     if errors is None or not np.any(np.isinf(errors)):
         return None
-    largest = []
+    largest, is_zero = [], True
     for index in zip(*np.nonzero(np.isinf(errors)), strict=True) if errors.ndim else [()]:
         profile = result.profiles.get(entry_name(parameter.name, index))
         if profile is None:
@@ -159,6 +206,13 @@ def _zero_problem(parameter: Parameter, result: FitResult) -> str | None:
         if low > 0.0 or np.isinf(high):
             return None
         largest.append(np.sqrt(high))
+        is_zero = is_zero and parameter.value[index] < _NEAR_ZERO**2 * high
+    if not is_zero:
+        return (
+            f"The data determine {parameter.name} poorly: all standard deviations up to {number(max(largest))} (95 %) "
+            "fit nearly as well. If every level has one row only, the term cannot be told apart from noise. Leave it "
+            "out, or give it a prior in Free(prior=...)."
+        )
     allowed = f", and allow standard deviations of up to {number(max(largest))} (95 %)" if largest else ""
     return (
         f"{parameter.name} is singular: a variance ended at 0, the boundary of its range. The data favour the simpler "
@@ -368,13 +422,13 @@ def _warn_of_rows(result: Result) -> Iterator[Finding]:
     impossible, unusual = (unlikely[np.isinf(below[unlikely]) == infinite] for infinite in (True, False))
     if impossible.size:
         sentences.append(
-            f"The observation in {_list_rows(impossible)} is impossible under the prediction from the other rows: its "
-            "log density is -inf."
+            f"The {_observations(impossible)} impossible under the prediction from the other rows: the log density is "
+            "-inf."
         )
     if unusual.size:
         sentences.append(
-            f"The observation in {_list_rows(unusual)} is unlikely under the prediction from the other rows: its log "
-            f"density is up to {below[unusual[0]]:.3g} below that of a typical row."
+            f"The {_observations(unusual)} unlikely under the prediction from the other rows: the log density is up to "
+            f"{below[unusual[0]]:.3g} below that of a typical row."
         )
     if overruling.size:
         sentences.append(
@@ -418,6 +472,12 @@ _LOOK = (
 )
 _ENOUGH = 8
 """The smallest number of rows for which a typical row is defined."""
+
+
+def _observations(rows: np.ndarray) -> str:
+    """Observations of these rows, as the subject of a sentence."""
+    subject, verb = ("observation", "is") if rows.size == 1 else ("observations", "are")
+    return f"{subject} in {_list_rows(rows)} {verb}"
 
 
 def _list_rows(rows: np.ndarray) -> str:

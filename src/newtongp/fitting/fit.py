@@ -281,7 +281,7 @@ def _finish(evaluator, searches, trace, interrupted, hessian: Any, find_profiles
     is_later, found = callable(hessian), functools.partial(errors_and_spread, space, unconstrained)
     errors: tuple = ((lambda: found(hessian())), None) if is_later else found(hessian)
     find = None if find_profiles is None else functools.partial(find_profiles, unconstrained)
-    space.note_without_influence(evaluator.slopes)
+    space.note_without_influence(evaluator.slopes, bool(np.any(setup.data.observed)))
     fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, *errors, find)
     report_failure(fit_result, throw, stacklevel=4)
     return fit_result

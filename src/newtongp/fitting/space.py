@@ -33,7 +33,7 @@ _NO_SLOPE = 1e-14
 """A slope, relative to the energy, that is only rounding."""
 _UNSEEN = (
     "Check that the model uses it, in operations that JAX can differentiate (not float(), NumPy functions, rounding, "
-    "comparisons or stop_gradient), and that some rows are observed."
+    "comparisons or stop_gradient)."
 )
 _RATIOS = (0.15, 0.5, 2.0, 6.0)
 """Lengthscales to try before the search, as multiples of the first guess."""
@@ -196,10 +196,15 @@ class Space:
         moving = self.names_of(np.max(slopes, axis=0) > _NO_SLOPE)
         return [slot.name for slot in self.slots if slot.name not in moving]
 
-    def note_without_influence(self, evaluations: list[tuple[float, np.ndarray]]) -> None:
+    def note_without_influence(self, evaluations: list[tuple[float, np.ndarray]], any_observed: bool) -> None:
         """Add notes on those parameters."""
         still = self.without_influence(evaluations)
-        if len(still) < len(self.slots):
+        if not any_observed:
+            self.notes["fit"] = (
+                "Nothing was learned: y is missing (NaN) in every row, so hyperparameters have their starting values. "
+                "Check that y was read as intended."
+            )
+        elif len(still) < len(self.slots):
             for name in still:
                 self.notes[name] = (
                     f"{name} has no influence on the energy: its gradient was zero wherever it was computed, so the "

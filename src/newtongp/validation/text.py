@@ -44,3 +44,15 @@ def listed(values: Iterable[Any], most: int = 12) -> str:
     """
     every = [repr(value) for value in values]
     return ", ".join(every) if len(every) <= most else f"{', '.join(every[:most])}, … ({len(every)} in all)"
+
+
+def in_a_sentence(names: Iterable[str], most: int = 6) -> str:
+    """Names as part of a sentence, the first ones of many.
+
+    >>> in_a_sentence(["a"]), in_a_sentence(["a", "b", "c"]), in_a_sentence(["a", "b", "c"], most=2)
+    ('a', 'a, b and c', 'a, b and 1 more')
+    """
+    every = list(names)
+    if len(every) > most:
+        every = [*every[:most], f"{len(every) - most} more"]
+    return " and ".join([", ".join(every[:-1]), every[-1]]) if len(every) > 1 else every[0]
