@@ -18,7 +18,7 @@ from ..likelihoods.categorical import Bernoulli
 from ..methods.curvature import QuasiNewton
 from ..methods.rule import Method, evaluate, propose
 from ..methods.safeguard import Heuristic
-from ..numerics.linalg import smallest_eigenvalue_given
+from ..numerics.known import smallest_eigenvalue_given
 from ..parameters.constraints import Between, Covariance
 from ..parameters.names import Parameter, hyperparameters
 from ..parameters.priors import Plausible

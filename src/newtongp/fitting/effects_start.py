@@ -16,7 +16,7 @@ from .._runtime.double import in_double, to_host
 from ..inference.problem import Setup
 from ..likelihoods.base import Likelihood, over_rows, row_log_prob
 from ..model import Model
-from ..numerics.linalg import solve_psd_given
+from ..numerics.known import solve_psd_given
 from ..priors import elimination
 from ..priors.additive import Additive
 from ..terms.base import replaced

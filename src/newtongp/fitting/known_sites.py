@@ -3,7 +3,7 @@
 import numpy as np
 
 from ..numerics.gaussian import Sites
-from ..numerics.linalg import least_squares_given, smallest_eigenvalues_given
+from ..numerics.known import least_squares_given, smallest_eigenvalues_given
 
 _REACH = 0.5
 """The largest distance, in free numbers divided by their units, over which sites are nearly linear."""

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..numerics.linalg import eigen_given
+from ..numerics.known import eigen_given
 from .penalties import slopes_of
 from .space import Space
 

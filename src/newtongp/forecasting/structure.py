@@ -14,7 +14,7 @@ import numpy as np
 
 from .. import kernels, likelihoods
 from ..likelihoods.base import Likelihood
-from ..numerics.linalg import ridge_regression
+from ..numerics.known import ridge_regression
 from ..parameters.priors import LogNormal
 from ..parameters.specifications import Free
 from ..terms.base import Terms

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from ..numerics.linalg import eigen_given
+from ..numerics.known import eigen_given
 from ..validation.numbers import NotRealError, as_real
 
 _ASYMMETRY, _SMALLEST = 1e-10, 1e-13

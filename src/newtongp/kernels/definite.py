@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from .._runtime.double import in_double
-from ..numerics.linalg import eigen_given
+from ..numerics.known import eigen_given
 from .base import Active, Kernel, Product, Scaled, Sum, gram
 from .multilatent import Independent
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from ..validation.arguments import whole
 from ..validation.numbers import parameter
-from . import linalg, small
+from . import known, small
 from .gaussian import Gaussian
 
 _MAX_NODES = 200_000
@@ -177,7 +177,7 @@ def _sobol_nodes(count: int, dimension: int) -> np.ndarray:
     uniform = qmc.Sobol(dimension, rng=np.random.default_rng(0)).random(count // 2)
     half = ndtri(uniform)
     nodes = np.concatenate([half, -half])
-    values, vectors = linalg.eigen_given(nodes.T @ nodes / count)
+    values, vectors = known.eigen_given(nodes.T @ nodes / count)
     return nodes @ (vectors / np.sqrt(values)) @ vectors.T
 
 
@@ -220,7 +220,7 @@ def _spherical_rule(radii: int, copies: int, dimension: int) -> tuple[np.ndarray
     squares, weights = roots_genlaguerre(radii, 0.5 * dimension - 1.0)
     rng = np.random.default_rng(0)
     nodes = [
-        np.sqrt(2.0 * square) * on_sphere @ linalg.rotation_given(rng.normal(size=(dimension, dimension)))
+        np.sqrt(2.0 * square) * on_sphere @ known.rotation_given(rng.normal(size=(dimension, dimension)))
         for square in np.tile(squares, copies)
     ]
     return np.concatenate(nodes), np.tile(np.outer(weights / weights.sum(), shares).ravel() / copies, copies)

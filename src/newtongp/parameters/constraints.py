@@ -12,7 +12,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ..numerics.linalg import lower_root_given
+from ..numerics.known import lower_root_given
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import jax.core
 import numpy as np
 
-from ..numerics.linalg import smallest_eigenvalue_given
+from ..numerics.known import smallest_eigenvalue_given
 
 _ASYMMETRY = 1e-10
 _ROUNDING = {True: -1e-14, False: 1e-10}

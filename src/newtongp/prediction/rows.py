@@ -24,7 +24,7 @@ from ..likelihoods.base import (
     row_probabilities,
 )
 from ..numerics.gaussian import Gaussian
-from ..numerics.linalg import lower_roots_given
+from ..numerics.known import lower_roots_given
 from ..numerics.small import small_normal_log_density
 
 _CHUNK, BLOCK = 2**12, 2**16

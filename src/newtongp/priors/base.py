@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 
 from .._runtime.double import to_host
 from ..numerics.gaussian import Gaussian, Sites
-from ..numerics.linalg import psd_root_on_host
+from ..numerics.known import psd_root_given
 from ..numerics.size_classes import SMALLEST, data_size_class, fill_rows, first_rows, size_class
 from ..validation.arguments import generator
 
@@ -187,7 +187,7 @@ def draws_of(joint: Gaussian, key: Any, n: int, rows: int) -> np.ndarray:
 
 def centred_draws(random: np.random.Generator, covariance: Any, n: int) -> np.ndarray:
     """n draws with mean zero and any covariance, singular or not, (n, M)."""
-    root = psd_root_on_host(covariance)
+    root = psd_root_given(covariance)
     return random.standard_normal((n, root.shape[0])) @ root.T
 
 

@@ -7,7 +7,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ..numerics.linalg import dependent_column
+from ..numerics.known import dependent_column
 from ..parameters.constraints import Real, learned, never_learned
 from ..validation.numbers import parameter
 from .base import Encoder, Term, Units, Weights, columns_of, replaced
