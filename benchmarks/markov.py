@@ -38,6 +38,9 @@ from peers import common, environments
 from rich.console import Console
 from rich.table import Table
 
+# Nothing that an earlier process has compiled is used, also by the scripts that import this one.
+os.environ["NEWTONGP_CACHE"] = "off"
+
 PEERS = Path(__file__).resolve().parent / "peers"
 DIMENSIONS = (2, 3, 6, 24)
 LARGEST_ROWS = {24: 20_000}  # for what takes longest

@@ -5,9 +5,11 @@
     python benchmarks/start.py --sections start --cases poisson --repeats 5
 
     start     from the start of Python to the end of `fit`, `summary` and `predict` with quantiles, each time in a new
-              process: without a cache, and with the cache that an earlier process has filled
+              process: without a cache, with an empty one, with what an earlier process has kept unasked, and with what
+              it has kept after `use_cache`
     many      30 series of 40 to 150 rows, a backtest of 24 origins, and predictions at ten numbers of rows, each in
-              one process: all of them relative to the first, and the number of programs that were compiled
+              one process and without a cache: all of them relative to the first, and the number of programs that were
+              compiled
 
 Versions take turns, and a ratio is the median over the turns. Times are elapsed, as a person feels them: run this on a
 quiet machine.
@@ -49,19 +51,20 @@ def main() -> None:
         given.out.write_text(json.dumps(results, indent=1) + "\n")
 
 
-def environment() -> dict[str, str]:
-    """Without a cache of programs, and with bytecode files, which an installed package has."""
+def environment(cache: str = "off") -> dict[str, str]:
+    """With programs kept in this folder or not at all, and with bytecode files, which an installed package has."""
     unwanted = ("JAX_COMPILATION_CACHE", "PYTHONDONTWRITEBYTECODE")
-    return {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    return {**kept, "NEWTONGP_CACHE": cache}
 
 
-def run(source: Path, script: str, *arguments: str) -> tuple[float, str]:
+def run(source: Path, script: str, *arguments: str, cache: str = "off") -> tuple[float, str]:
     """Elapsed seconds of a new process, and the last line that it printed."""
     command = [sys.executable, str(HERE / "peers" / script), *arguments]
     begin = time.perf_counter()
     finished = subprocess.run(
         command,
-        env={**environment(), "PYTHONPATH": str(source)},
+        env={**environment(cache), "PYTHONPATH": str(source)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,
@@ -75,10 +78,11 @@ def run(source: Path, script: str, *arguments: str) -> tuple[float, str]:
 def start(given: argparse.Namespace, folder: Path) -> list[dict]:
     rows = []
     for case in given.cases:
-        seconds: dict[str, list[float]] = {"bare": [], "now": [], "cached": [], "before": []}
+        names = ("bare", "before", "now", "empty", "cached", "asked")
+        seconds: dict[str, list[float]] = {name: [] for name in names}
         answers = {}
         for turn in range(given.repeats):
-            cache = folder / f"{case}-{turn}"
+            caches = folder / f"{case}-{turn}", folder / f"{case}-{turn}-asked"
             begin = time.perf_counter()
             subprocess.run([sys.executable, "-c", ONE_OPERATION], check=True, env=environment())
             seconds["bare"].append(time.perf_counter() - begin)
@@ -87,10 +91,12 @@ def start(given: argparse.Namespace, folder: Path) -> list[dict]:
                 seconds["before"].append(taken)
             taken, answers["now"] = run(SOURCE, "newtongp_first.py", case)
             seconds["now"].append(taken)
-            run(SOURCE, "newtongp_first.py", case, str(cache))
-            taken, _ = run(SOURCE, "newtongp_first.py", case, str(cache))
-            seconds["cached"].append(taken)
-            shutil.rmtree(cache, ignore_errors=True)
+            for name in ("empty", "cached"):
+                seconds[name].append(run(SOURCE, "newtongp_first.py", case, cache=str(caches[0]))[0])
+            run(SOURCE, "newtongp_first.py", case, str(caches[1]))
+            seconds["asked"].append(run(SOURCE, "newtongp_first.py", case, str(caches[1]))[0])
+            for cache in caches:
+                shutil.rmtree(cache, ignore_errors=True)
         rows.append({"case": case, "seconds": seconds, "answers": answers})
     table(
         "process start to the end of fit, summary and predictions, s",
@@ -100,9 +106,12 @@ def start(given: argparse.Namespace, folder: Path) -> list[dict]:
             "import jax": lambda row: middle(row, "bare"),
             "before": lambda row: middle(row, "before"),
             "now": lambda row: middle(row, "now"),
-            "now, cached": lambda row: middle(row, "cached"),
+            "empty cache": lambda row: middle(row, "empty"),
+            "cached": lambda row: middle(row, "cached"),
+            "use_cache": lambda row: middle(row, "asked"),
             "now by before": lambda row: ratio(row, "now", "before"),
             "cached by before": lambda row: ratio(row, "cached", "before"),
+            "use_cache by before": lambda row: ratio(row, "asked", "before"),
             "cached by import": lambda row: ratio(row, "cached", "bare"),
             "ended": lambda row: row["answers"].get("now", ""),
         },

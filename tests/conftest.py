@@ -15,6 +15,7 @@ from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ["NEWTONGP_CACHE"] = "off"  # tests run what they have compiled, except those of the cache
 # Two workers that each spin two BLAS threads on two cores are far slower than two that keep to one.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -65,12 +65,8 @@ def lengthscale_of(x: np.ndarray, ard: bool) -> Any:
 
 
 def main() -> None:
-    who, file, *cache = sys.argv[1:]
+    who, file = sys.argv[1:]
     warnings.simplefilter("ignore")
-    if cache:
-        import newtongp as ng
-
-        ng.use_cache(cache[0])
     data = np.load(file)
     x, y = data["x"], data["y"]
     on = ours_on if who == "ours" else scikit_learn_on

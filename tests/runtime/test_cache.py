@@ -33,9 +33,16 @@ print(result.status.name, len(compiled))
 
 
 def run(folder: Path) -> list[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("JAX_COMPILATION_CACHE")}
-    command = [sys.executable, "-c", PROGRAM, str(folder)]
-    finished = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    return run_with({}, PROGRAM, str(folder))
+
+
+def run_with(variables: dict[str, str], *command: str) -> list[str]:
+    """The words that a Python program prints, in an environment without settings of caches but these."""
+    unwanted = ("JAX_COMPILATION_CACHE", "NEWTONGP_CACHE", "XDG_CACHE_HOME")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
+    finished = subprocess.run(
+        [sys.executable, "-c", *command], capture_output=True, text=True, env={**environment, **variables}, check=True
+    )
     return finished.stdout.split()
 
 
@@ -82,3 +89,64 @@ def test_programs_of_others_are_not_run(tmp_path):
     with pytest.raises(ValueError, match=r"programs' belongs to another user, or others can write to it: name another"):
         ng.use_cache(tmp_path)
     assert jax.config.jax_compilation_cache_dir == before
+
+
+UNASKED = """
+import jax
+
+lowered = []
+def listen(event, duration, **details):
+    if event.endswith("jaxpr_to_mlir_module_duration"):
+        lowered.append(details.get("fun_name"))
+jax.monitoring.register_event_duration_secs_listener(listen)
+
+import newtongp as ng
+
+class Own(ng.Likelihood):
+    def log_prob(self, y, f):
+        return y * f - jax.numpy.exp(f)
+
+result = ng.fit(ng.Model(ng.MarkovGP("matern32"), "poisson"), [0.0, 1.0, 2.0, 3.0], [1, 2, 0, 5])
+str(result.summary())
+few = len(lowered)
+own = ng.infer(ng.Model(ng.MarkovGP("matern32"), Own()), [0.0, 1.0, 2.0, 3.0], [1, 2, 0, 5])
+settings = jax.config.jax_compilation_cache_dir, jax.config.jax_persistent_cache_min_compile_time_secs
+print(result.status.name, result.energy, own.energy, result.predict([0.5]).quantile(0.9)[0], *settings, few)
+print(len(lowered) - few)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="XDG_CACHE_HOME is of Unix")
+def test_programs_are_kept_unasked_and_nothing_else_is(tmp_path):
+    """A second process finds all programs of newtongp, traces those with a user's class, and has JAX's own settings."""
+    first, second = (run_with({"XDG_CACHE_HOME": str(tmp_path)}, UNASKED) for _ in range(2))
+    assert first[:-2] == second[:-2] and first[4:6] == ["None", "1.0"]
+    assert int(first[-2]) > 5 and int(second[-2]) == 0
+    assert int(first[-1]) > 0 and int(second[-1]) > 0
+    assert [file.name for file in tmp_path.iterdir()] == ["newtongp"]
+    assert [file.name for file in (tmp_path / "newtongp").iterdir()] == ["programs"]
+    assert list((tmp_path / "newtongp" / "programs").glob("*.program"))
+    assert (tmp_path / "newtongp" / "programs").stat().st_mode & 0o077 == 0
+
+
+DECISION = """
+from newtongp._runtime import saved_programs
+print(saved_programs.are_saved(), saved_programs.are_wanted(), saved_programs._state["folder"])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="files have no owners here")
+def test_where_programs_are_kept_unasked(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    home = {"XDG_CACHE_HOME": str(one), "HOME": str(tmp_path)}
+    assert run_with(home, DECISION) == ["True", "False", str(one / "newtongp" / "programs")]
+    assert run_with({**home, "NEWTONGP_CACHE": str(other)}, DECISION) == ["True", "False", str(other / "programs")]
+    assert run_with({**home, "NEWTONGP_CACHE": "off"}, DECISION) == ["False", "False", "None"]
+    (one / "newtongp" / "programs").chmod(0o777)  # others could put programs there
+    assert run_with(home, DECISION) == ["False", "False", "None"]
+    (tmp_path / "file").write_text("")
+    assert run_with({**home, "XDG_CACHE_HOME": str(tmp_path / "file")}, DECISION) == ["False", "False", "None"]
+    with pytest.raises(subprocess.CalledProcessError) as error:
+        run_with({**home, "NEWTONGP_CACHE": str(tmp_path / "file")}, DECISION)
+    assert "NEWTONGP_CACHE must be" in error.value.stderr

@@ -1,6 +1,7 @@
 """Compiled programs on disk: found by everything that they depend on, and by nothing else."""
 
 import os
+import pickle
 import subprocess
 import sys
 
@@ -11,7 +12,8 @@ import numpy as np
 import pytest
 
 import newtongp as ng
-from newtongp._runtime import jax_settings, read_ahead, saved_programs
+from newtongp._runtime import compile_ahead, jax_settings, read_ahead, saved_programs, tiers
+from newtongp._runtime.compilation import compiled
 from newtongp._runtime.double import in_double
 
 pytestmark = pytest.mark.versions
@@ -43,13 +45,16 @@ class Counted:
         self.restart()
 
     def restart(self):
+        compile_ahead.wait_for_uses()
         self.program = saved_programs.SavedPrograms(*self.arguments, lambda effort: None)
         if saved_programs._state["folder"] is not None:
             saved_programs.save_programs(saved_programs._state["folder"], saved_programs._state["max_bytes"])
 
     @in_double
     def __call__(self, *args):
-        return self.program(args, "medium")
+        answer = self.program(args, "medium")
+        compile_ahead.wait_for_uses()
+        return answer
 
 
 def test_a_program_that_was_started_is_traced_once(folder):
@@ -282,3 +287,95 @@ def test_answers_about_the_machine_are_saved(folder):
     assert saved_programs.answered("one", ask) and len(asked) == 2
     saved_programs.save_programs(None)
     assert saved_programs.answered("one", ask) and len(asked) == 3
+
+
+class Process:
+    """A function as `compiled` wraps it, in what is a new process to it; `traced` counts over all processes."""
+
+    traced = 0
+
+    def __init__(self, folder):
+        saved_programs.save_programs(folder, wanted=False)
+
+        def example(power, tree):
+            Process.traced += 1
+            return {"sum": tree["a"] ** power + tree["b"]}
+
+        example.__module__, example.__qualname__ = "newtongp.example", "example"
+        self.function = compiled(example, static_argnums=0)
+
+    @in_double
+    def run(self):
+        for _ in range(4):
+            answer = self.function(2, {"a": np.arange(3.0), "b": 1.0})
+            np.testing.assert_array_equal(answer["sum"], [1.0, 2.0, 5.0])
+            tiers.wait_for_compilations()
+            compile_ahead.wait_for_uses()
+
+    @in_double
+    def prepare(self):
+        use = self.function.prepare(2, {"a": np.arange(3.0), "b": 1.0})
+        tiers.wait_for_compilations()
+        return use
+
+
+@pytest.fixture
+def efforts(folder, monkeypatch):
+    """Functions that say how often something was traced since the last call, and how many programs there are."""
+    monkeypatch.setattr(tiers, "_PATIENCE", 0.0)
+    monkeypatch.delenv("NEWTONGP_EFFORT", raising=False)
+    Process.traced = 0
+
+    def traced_and_saved():
+        before, Process.traced = Process.traced, 0
+        return before, len(programs_in(folder))
+
+    return traced_and_saved
+
+
+def test_what_was_compiled_again_is_used_by_later_processes(folder, efforts, monkeypatch):
+    Process(folder).run()
+    assert efforts() == (2, 2)  # low and then medium effort
+    for _ in range(2):
+        Process(folder).run()
+        assert efforts() == (0, 2)  # never again
+    assert Process(folder).prepare().successor is not None
+    assert efforts() == (0, 2)
+    monkeypatch.setenv("NEWTONGP_EFFORT", "low")
+    (low,) = (file for file in programs_in(folder) if file.stat().st_mtime == min(map(modified, programs_in(folder))))
+    os.utime(low, (0, 0))
+    Process(folder).run()
+    assert efforts() == (0, 2) and modified(low) > 0  # it was read, and not the other one
+
+
+def modified(file):
+    return file.stat().st_mtime
+
+
+def test_a_program_from_disk_is_compiled_again_after_as_long_as_compiling_takes(folder, efforts, monkeypatch):
+    """As in the process that has compiled it: not sooner because reading it took no time."""
+    monkeypatch.setattr(tiers, "_PATIENCE", 1e3)
+    Process(folder).run()
+    (file,) = programs_in(folder)
+    *others, seconds = pickle.loads(file.read_bytes())
+    assert 0.0 < seconds < 60.0
+    monkeypatch.setattr(tiers, "_PATIENCE", 1.0)
+    monkeypatch.setattr(tiers, "LEAST", 0.0)
+    file.write_bytes(pickle.dumps((*others, 1e3)))
+    Process(folder).run()
+    assert efforts() == (1, 1)
+    file.write_bytes(pickle.dumps((*others, 0.0)))
+    monkeypatch.setattr(tiers, "_PATIENCE", 0.0)
+    Process(folder).run()
+    assert efforts() == (1, 2)
+
+
+def test_a_damaged_program_of_more_effort_is_replaced_by_one(folder, efforts):
+    Process(folder).run()
+    for file in programs_in(folder):
+        file.write_bytes(b"damaged")
+    efforts()
+    Process(folder).run()
+    assert efforts()[1] == 2
+    Process(folder).run()
+    assert efforts() == (0, 2)

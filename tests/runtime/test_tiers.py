@@ -52,7 +52,7 @@ def counted(calls):
             return self.function.lower(*args)
 
     quick, thorough = Noted("quick"), Noted("thorough")
-    return Tiers(lambda: quick, lambda: thorough, 1)
+    return Tiers(quick, lambda: thorough, 1)
 
 
 def call(programs, *args, **options):
@@ -150,9 +150,9 @@ def test_a_compilation_that_was_started_is_found_by_the_call(impatient, monkeypa
     programs = counted(calls)
     args = {"x": X}, 3, 0.5
     for _ in range(2):  # only the first has an effect
-        programs.start(args, programs._quick())
+        programs.start(args, programs._quick)
     np.testing.assert_allclose(call(programs, *args), 3.0 * np.sin(X) + 0.5, rtol=1e-6)
-    programs.start(args, programs._quick())
+    programs.start(args, programs._quick)
     assert calls == ["quick lowered", "quick"]
 
 

@@ -1,4 +1,4 @@
-"""Compiled programs on disk, so that later processes need not trace and compile them again."""
+"""All compiled programs on disk, if the user asks for it: those of newtongp are there anyway (`saved_programs.py`)."""
 
 import os
 from pathlib import Path
@@ -9,25 +9,23 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from . import saved_programs
 
-_LARGEST = 2**30
+_LARGEST = 2 * saved_programs.LARGEST
 
 
 def use_cache(folder: Any = None, max_bytes: int = _LARGEST) -> Path:
-    """Keep compiled programs in a folder, and load them from there in later processes. Returns the folder.
+    """Keep all compiled programs in a folder, and load them from there in later processes. Returns the folder.
 
-    By default it is `newtongp` in the user's cache folder. newtongp keeps its own programs there, which later processes
-    neither trace nor compile. All others, such as those with your own classes, are in JAX's own persistent cache, which
-    belongs to the process: it then serves all programs that JAX compiles, not only those of newtongp. Each of the two
-    takes half of `max_bytes`; the programs that have not been used for the longest time are removed. Several processes
-    may share the folder. Programs from a cache are run without checks, so the folder must not be writable for anyone
-    you do not trust; newtongp's own must belong to you alone.
+    By default it is `newtongp` in the user's cache folder. newtongp keeps its own programs there in any case, and later
+    processes neither trace nor compile them; the environment variable `NEWTONGP_CACHE` names another folder for them,
+    or is "off". After this call they are compiled for speed, since that is done only once. All others, such as those
+    with your own classes, are then in JAX's own persistent cache, which belongs to the process: it serves all programs
+    that JAX compiles, not only those of newtongp. Each of the two takes half of `max_bytes`; the programs that have not
+    been used for the longest time are removed. Several processes may share the folder. Programs from a cache are run
+    without checks, so the folder must not be writable for anyone you do not trust; newtongp's own must belong to you
+    alone.
     """
-    import platformdirs
-
     try:
-        path = (
-            Path(platformdirs.user_cache_dir("newtongp", False) if folder is None else folder).expanduser().absolute()
-        )
+        path = saved_programs.user_folder() if folder is None else Path(folder).expanduser().absolute()
     except TypeError:
         raise ValueError(f"folder must be the name of a folder, got {folder!r}: leave it out for the default") from None
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or max_bytes < 1:

@@ -10,6 +10,7 @@ milliseconds without them. There are three levels of effort:
 - `"full"`, XLA's defaults: for likelihoods that are evaluated at very many nodes.
 
 Programs that were compiled with low effort and are used for long are compiled again with medium effort (`tiers.py`).
+With `use_cache`, low becomes medium: what is compiled once for all processes is worth more.
 
 Options of the compiler are not documented. With versions of JAX that are not known to have them, each set is tried once
 on a small function, and left out if the compiler does not know it. The environment variable NEWTONGP_EFFORT sets one
@@ -70,8 +71,13 @@ def compiled(
         options = None if effort is None else _options(effort)
         return jax.jit(function, static_argnums=static_argnums, donate_argnums=donate_argnums, compiler_options=options)
 
-    on_disk = saved_programs.SavedPrograms(function, static_argnums, donate_argnums, _options)
-    tiers = Tiers(lambda: jitted("low"), lambda: jitted("medium"), static_argnums)
+    on_disk = saved_programs.SavedPrograms(function, static_argnums, donate_argnums, _options_on_disk)
+
+    def quick(*args: Any) -> Any:
+        answer = on_disk(args, saved_programs.QUICK) if saved_programs.are_saved() else None
+        return jitted("low")(*args) if answer is None else answer
+
+    tiers = Tiers(quick, lambda: jitted("medium"), static_argnums, on_disk)
 
     @functools.wraps(function)
     def call(
@@ -83,15 +89,14 @@ def compiled(
         size = sum(getattr(leaf, "size", 1) for leaf in leaves)
         elements = size if work is None else work
         factorised = elements if matrix is None else matrix
-        saves, forced = saved_programs.are_saved(), forced_effort()
-        effort = _effort(size, work, full, saves)
+        forced, effort = forced_effort(), _effort(size, work, full)
         with at_once(), blas_threads_for(factorised):
             if effort == "low" and forced is None:
                 return tiers.run(args, leaves, structure, wait_for, again)
             ready = tiers.prepared(args, leaves, structure) if forced is None else None
             if ready is not None:
                 return wait_for(ready())
-            answer = on_disk(args, effort) if saves else None
+            answer = on_disk(args, effort) if saved_programs.are_saved() else None
             if answer is None:
                 answer = jitted(effort)(*args)
             return answer if factorised > _ONE_THREAD else wait_for(answer)
@@ -100,33 +105,32 @@ def compiled(
         if forced_effort() is not None:
             return None
         size = sum(getattr(leaf, "size", 1) for leaf in jax.tree.leaves(tiers.dynamic(args)))
-        saves = saved_programs.are_saved()
-        effort = _effort(size, work, full, saves)
+        effort, are_saved = _effort(size, work, full), saved_programs.are_saved()
         # The first call will raise the same error, where it can be explained.
         with contextlib.suppress(Exception):
-            if saves:
-                on_disk.start(args, effort)
-            else:
-                return tiers.start(args, jitted(effort))
+            level = saved_programs.QUICK if effort == "low" else effort
+            saved, shapes = on_disk.start(args, level) if are_saved else (False, None)
+            return shapes if saved else tiers.start(args, jitted(effort))
         return None
 
     def is_pending() -> bool:
-        return tiers.is_compiling() or saved_programs.are_read()
+        return tiers.is_compiling() or on_disk.are_compiling() or saved_programs.are_read()
 
     vars(call).update(prepare=lambda *args: tiers.prepare(args), start=start, is_pending=is_pending)
     return call
 
 
-def _effort(size: int, work: float | None, full: bool, saves: bool) -> Effort:
+def _effort(size: int, work: float | None, full: bool) -> Effort:
     """The effort for arguments of this size, or for this work."""
     little = size <= _SMALL_ARGUMENTS if work is None else work <= _LITTLE_WORK
-    # What is compiled once for all processes is worth more than low effort.
-    return forced_effort() or ("low" if little and not saves else "full" if full else "medium")
+    if little and not saved_programs.are_wanted():
+        return forced_effort() or "low"
+    return forced_effort() or ("full" if full else "medium")
 
 
 def is_quick(work: float) -> bool:
     """Whether a program that iterates, with this work per step, is compiled with low effort at first."""
-    return _effort(0, work, False, saved_programs.are_saved()) == "low"
+    return _effort(0, work, False) == "low"
 
 
 def at_once() -> contextlib.AbstractContextManager[Any]:
@@ -169,6 +173,10 @@ def forced_effort() -> Effort | None:
 
 def _options(effort: Effort) -> dict[str, Any] | None:
     return _OPTIONS[effort] if options_work(effort) else None
+
+
+def _options_on_disk(effort: str) -> dict[str, Any] | None:
+    return _options("low" if effort == saved_programs.QUICK else effort)  # pyright: ignore[reportArgumentType]
 
 
 def options_work(effort: Effort) -> bool:

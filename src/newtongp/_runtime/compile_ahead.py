@@ -26,13 +26,31 @@ def _workers() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(max(1, allowed - 1), thread_name_prefix="newtongp-compiler")
 
 
+_uses: list[Future] = []
+
+
+def _afterwards(use: Callable[[], None]) -> None:
+    """Do something once a thread is free."""
+    _uses[:] = [future for future in _uses if not future.done()]
+    try:
+        _uses.append(_workers().submit(use))
+    except RuntimeError:  # Python is about to exit
+        use()
+
+
+def wait_for_uses() -> None:
+    """Return when all compiled programs have been used: for tests."""
+    for future in list(_uses):
+        future.result()
+
+
 class Compilation:
     """The compilation of a lowered program, in a thread as soon as one is free.
 
-    `use`, if given, is called with the compiled program at the end.
+    `use`, if given, is called in such a thread afterwards, with the compiled program and the seconds that it took.
     """
 
-    def __init__(self, lowered: Any, use: Callable[[Any], None] | None = None):
+    def __init__(self, lowered: Any, use: Callable[[Any, float], None] | None = None):
         self._seconds = 0.0
         self._lowered: Any = lowered
         self._use, self._compiled = use, None
@@ -45,8 +63,9 @@ class Compilation:
             self._compiled = self._lowered.compile()
         self._seconds = time.perf_counter() - began
         if self._compiled is not None:
+            # Not at once: nobody should wait for it.
             if self._use is not None:
-                self._use(self._compiled)
+                _afterwards(functools.partial(self._use, self._compiled, self._seconds))
             self._lowered = self._use = None  # they are large
 
     @property

@@ -5,6 +5,9 @@ takes longer than reading them. Here a file is found by everything that these de
 static values and shapes of its arguments, the source of newtongp, the versions and settings of the packages below it,
 the options of the compiler, and the processor. The source of other people's classes and functions is not known, so
 programs that contain any are not saved.
+
+Programs are saved in the user's cache folder, unless `use_cache` or the environment variable NEWTONGP_CACHE names
+another one, or the variable is "off". Where that folder cannot be used, every process compiles its programs.
 """
 
 import contextlib
@@ -18,6 +21,7 @@ import platform
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +30,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import compile_ahead
+from . import compile_ahead, garbage
 from .jax_settings import circumstances, is_debugged
 from .read_ahead import ReadAhead
 from .threads import load_lapack
@@ -35,27 +39,57 @@ _KNOWN = frozenset(
     {"newtongp", "jax", "jaxlib", "equinox", "numpy", "builtins", "collections", "copyreg", "enum", "functools"}
 )
 """The packages whose classes and functions may be part of a program that is saved."""
+QUICK = "quick"
+"""Low effort, or medium effort if there is such a program on disk."""
 _SUFFIX = ".program"
-_state: dict[str, Any] = {"folder": None, "max_bytes": 0, "ahead": None}
+VARIABLE, _OFF = "NEWTONGP_CACHE", frozenset({"off", "0", "false", "no"})
+LARGEST = 2**29
+"""The most bytes that programs take by default."""
+_state: dict[str, Any] = {"folder": None, "max_bytes": 0, "ahead": None, "wanted": False, "decided": False}
 
 
 class Unknown(Exception):
     """Something in a program is not of newtongp or the packages below it."""
 
 
-def save_programs(folder: Path | None, max_bytes: int = 0) -> None:
+def user_folder() -> Path:
+    """newtongp's folder in the user's cache folder, which may not exist."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("newtongp", False)).absolute()
+
+
+def save_programs(folder: Path | None, max_bytes: int = LARGEST, wanted: bool = True) -> None:
     """Save programs in this folder, or nowhere. The oldest go when they take more than `max_bytes`.
 
-    What is read from there is run, so the folder must be the user's own.
+    What is read from there is run, so the folder must be the user's own. `wanted` says that the user has asked for it.
     """
     if folder is not None:
         folder.mkdir(mode=0o700, exist_ok=True)
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise ValueError(f"folder {str(folder)!r} cannot be written to: name another folder")
         if not _is_own(folder):
             raise ValueError(
                 f"folder {str(folder)!r} belongs to another user, or others can write to it: name another folder, or "
                 f"run chmod go-w {folder}"
             )
-    _state.update(folder=folder, max_bytes=max_bytes, ahead=None if folder is None else ReadAhead(folder, _load, _save))
+    ahead = None if folder is None else ReadAhead(folder, _load, _save)
+    _state.update(folder=folder, max_bytes=max_bytes, ahead=ahead, wanted=wanted and folder is not None, decided=True)
+
+
+def _decide() -> None:
+    """Save programs in the folder of the environment or in the user's own, if there is one."""
+    given = os.environ.get(VARIABLE, "")
+    if given.lower() not in _OFF:
+        try:
+            folder = Path(given).expanduser().absolute() if given else user_folder()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            save_programs(folder / "programs", wanted=False)
+        # RuntimeError: there is no home.
+        except (OSError, RuntimeError, ValueError) as error:
+            if given:
+                raise ValueError(f'{VARIABLE} must be "off" or a folder of your own, got {given!r}: {error}') from None
+    _state["decided"] = True
 
 
 def _is_own(folder: Path) -> bool:
@@ -71,8 +105,15 @@ def are_read() -> bool:
     return _state["ahead"] is not None and _state["ahead"].is_reading
 
 
+def are_wanted() -> bool:
+    """Whether the user has asked that programs are saved: they are then worth a longer compilation."""
+    return _state["wanted"]
+
+
 def are_saved() -> bool:
     """Whether programs are saved here and now."""
+    if not _state["decided"]:
+        _decide()
     if _state["folder"] is None or jax.device_count() > 1:
         return False
     return not is_debugged()
@@ -96,7 +137,7 @@ def answered(question: str, find_out: Callable[[], bool]) -> bool:
 class SavedPrograms:
     """A function of arrays as `jax.jit` takes it, traced and compiled once for all processes.
 
-    `options` are those of the compiler for a level of effort.
+    `options` are those of the compiler for a level of effort, `QUICK` among them.
     """
 
     def __init__(
@@ -111,6 +152,8 @@ class SavedPrograms:
         self.names: dict[Any, str | None] = {}
         """The names of files; None for programs that are not saved."""
         self.programs: dict[Any, _Program] = {}
+        self.improved: set[str] = set()
+        """The names of files with programs of medium effort that are used as quick ones."""
 
     def __call__(self, args: tuple, effort: str) -> Any:
         """The function's value; None if a program for this call cannot be saved."""
@@ -126,14 +169,26 @@ class SavedPrograms:
                     answer = jax.block_until_ready(program(call.leaves))
                     self.programs[call.known] = program
                     return answer
-            self.programs[call.known] = self._compile(call, effort)
+            # A file of medium effort keeps what its name says.
+            self.programs[call.known] = self._compile(call, "medium" if call.name in self.improved else effort)
         return self.programs[call.known](call.leaves)
 
-    def start(self, args: tuple, effort: str) -> None:
-        """Start compiling the program of such a call, or reading it from its file; the call waits for it."""
+    def start(self, args: tuple, effort: str) -> tuple[bool, Any]:
+        """Start compiling the program of such a call, or reading it from its file; the call waits for it.
+
+        Returns whether it is saved, and the shapes of its value if it is now being compiled.
+        """
         call = self._call(args, effort)
-        if call is not None and call.known not in self.programs and not _state["ahead"].begin(call.name):
-            self.programs[call.known] = self._compile(call, effort)
+        if call is None:
+            return False, None
+        if call.known in self.programs or _state["ahead"].begin(call.name):
+            return True, None
+        program = self.programs[call.known] = self._compile(call, effort)
+        return True, program.shapes
+
+    def are_compiling(self) -> bool:
+        """Whether any program is being compiled."""
+        return any(program.is_compiling for program in list(self.programs.values()))
 
     def _call(self, args: tuple, effort: str) -> "_Call | None":
         """The arguments of a call, and what its program is known by; None if it cannot be saved."""
@@ -146,7 +201,7 @@ class SavedPrograms:
             known = (_state["folder"], structure, shapes, tuple(given), effort, settings)
             if known not in self.names:
                 saved = None not in shapes and "<" not in self.function.__qualname__
-                self.names[known] = self._key(given, dynamic, shapes, effort, settings) if saved else None
+                self.names[known] = self._name(given, dynamic, shapes, effort, settings) if saved else None
         except TypeError:  # a static value that cannot be hashed
             return None
         name = self.names[known]
@@ -154,20 +209,59 @@ class SavedPrograms:
 
     def _compile(self, call: "_Call", effort: str) -> "_Program":
         """A program that is being compiled, and then written to its file."""
-        lowered, outputs = self._lower(call, effort)
-        write = functools.partial(_write, _state["folder"] / call.name, len(call.leaves), outputs, lowered)
-        return _Program(compile_ahead.Compilation(lowered, write), outputs)
+        began = time.perf_counter()
+        with garbage.paused():
+            lowered, outputs = self._lower(call, effort)
+        seconds = time.perf_counter() - began
+        write = functools.partial(_write, _state["folder"] / call.name, len(call.leaves), outputs, lowered, seconds)
+        return _Program(compile_ahead.Compilation(lowered, write), outputs, lowered.out_info)
 
-    def _key(self, given, dynamic, shapes, effort, settings) -> str | None:
+    def _name(self, given, dynamic, shapes, effort, settings) -> str | None:
+        """The name of the file; None if the program cannot be saved."""
         count = iter(range(len(shapes)))
         blank = jax.tree.map(lambda _: next(count), dynamic)
-        name = f"{self.function.__module__}.{self.function.__qualname__}"
-        parts = (name, str(shapes), effort, str(settings), _machine(), _versions(), _source())
         try:
             content = _pickled((given, blank))
         except (Unknown, pickle.PicklingError, AttributeError, TypeError):
             return None
-        return hashlib.sha256(repr(parts).encode() + content).hexdigest() + _SUFFIX
+        name = f"{self.function.__module__}.{self.function.__qualname__}"
+
+        def file_of(level: str) -> str:
+            parts = (name, str(shapes), level, str(settings), _machine(), _versions(), _source())
+            return hashlib.sha256(repr(parts).encode() + content).hexdigest() + _SUFFIX
+
+        if effort != QUICK:
+            return file_of(effort)
+        better = file_of("medium")
+        if not (_state["folder"] / better).exists():
+            return file_of("low")
+        self.improved.add(better)
+        return better
+
+    def found(self, args: tuple) -> tuple[float, Callable | None]:
+        """What is known of a quick program that was called: how long compiling it took in an earlier process, and the
+        program if it is one of medium effort."""
+        call = self._call(args, QUICK) if are_saved() else None
+        if call is None or call.known not in self.programs:
+            return 0.0, None
+        program = self.programs[call.known]
+        is_improved = call.name in self.improved and program.seconds is not None
+        return program.seconds or 0.0, _called_with_trees(program) if is_improved else None
+
+    def thorough(self, args: tuple) -> Callable | None:
+        """The program of medium effort for such arguments, if an earlier process has made one."""
+        call = self._call(args, "medium") if are_saved() else None
+        loaded = None if call is None else _load(_state["folder"] / call.name)
+        return None if loaded is None else _called_with_trees(_ready(*loaded))
+
+    def saver(self, args: tuple, lowered: Any) -> Callable[[Any], None] | None:
+        """Writes a program of medium effort for such arguments, from `lowered`; None if it is not saved."""
+        call = self._call(args, "medium") if are_saved() else None
+        if call is None:
+            return None
+        structure = jax.tree.structure(lowered.out_info)
+        outputs = jax.tree.unflatten(structure, range(structure.num_leaves))
+        return functools.partial(_write, _state["folder"] / call.name, len(call.leaves), outputs, lowered, 0.0)
 
     def _lower(self, call: "_Call", effort: str) -> tuple[Any, Any]:
         """The function as lowered for a call, and a tree with the structure of its value."""
@@ -207,13 +301,30 @@ class _Call(NamedTuple):
 class _Program:
     """A compiled program, or one that is being compiled, and the structure of its value."""
 
-    def __init__(self, compiled: Any, outputs: Any):
-        self._compiled, self._structure = compiled, jax.tree.structure(outputs)
+    def __init__(self, compiled: Any, outputs: Any, shapes: Any = None, seconds: float | None = None):
+        self._compiled, self._structure, self._shapes = compiled, jax.tree.structure(outputs), shapes
+        self.seconds = seconds
+        """How long tracing and compiling took in an earlier process; None if it was compiled here."""
+
+    @property
+    def shapes(self) -> Any:
+        """The shapes of its value, if it was compiled here."""
+        return None if self._shapes is None else jax.tree.unflatten(self._structure, self._shapes)
+
+    @property
+    def is_compiling(self) -> bool:
+        """Whether it is being compiled."""
+        return isinstance(self._compiled, compile_ahead.Compilation) and self._compiled.is_running
 
     def __call__(self, leaves: list) -> Any:
         if isinstance(self._compiled, compile_ahead.Compilation):
             self._compiled = self._compiled.result()
         return jax.tree.unflatten(self._structure, self._compiled(*leaves))
+
+
+def _called_with_trees(program: _Program) -> Callable:
+    """A program as a function of the arguments that are not static."""
+    return lambda *dynamic: program(jax.tree.leaves(dynamic))
 
 
 class _Pickler(pickle.Pickler):
@@ -243,37 +354,38 @@ def _shape_of(leaf: Any) -> tuple | None:
     return kind.shape, np.dtype(kind.dtype).name, bool(getattr(kind, "weak_type", False))
 
 
-def _write(file: Path, arguments: int, outputs: Any, lowered: Any, compiled: Any) -> None:
-    """Write a program to a file, if it can be written."""
+def _write(file: Path, arguments: int, outputs: Any, lowered: Any, before: float, compiled: Any, took: float) -> None:
+    """Write a program to a file, if it can be written, with the seconds that lowering and compiling took."""
     from jax.experimental import serialize_executable
 
     # A program that cannot be written is compiled by every process.
     with contextlib.suppress(Exception):
         program, _, _ = serialize_executable.serialize(compiled)
         counts = arguments, len(jax.tree.leaves(outputs))
-        _save(file, pickle.dumps((program, counts, _pickled(outputs), "lapack" in lowered.as_text()), protocol=5))
+        about = _pickled(outputs), "lapack" in lowered.as_text(), before + took
+        _save(file, pickle.dumps((program, counts, *about), protocol=5))
 
 
-def _load(file: Path) -> tuple[Any, Any, bool] | None:
-    """A program, the structure of its value in bytes, and whether it uses LAPACK."""
+def _load(file: Path) -> tuple[Any, bytes, bool, float] | None:
+    """A program, the structure of its value in bytes, whether it uses LAPACK, and how long compiling it took."""
     from jax.experimental import serialize_executable
 
     try:
-        program, (arguments, values), outputs, uses_lapack = pickle.loads(file.read_bytes())
+        program, (arguments, values), outputs, uses_lapack, seconds = pickle.loads(file.read_bytes())
         os.utime(file)
         structures = jax.tree.structure((tuple(range(arguments)), {})), jax.tree.structure([0] * values)
         with jax.enable_x64(True):
-            return serialize_executable.deserialize_and_load(program, *structures), outputs, uses_lapack
+            return serialize_executable.deserialize_and_load(program, *structures), outputs, uses_lapack, seconds
     # A damaged file, or one for another machine, is as good as none: it is replaced.
     except Exception:
         return None
 
 
-def _ready(compiled: Any, outputs: bytes, uses_lapack: bool) -> _Program:
+def _ready(compiled: Any, outputs: bytes, uses_lapack: bool, seconds: float) -> _Program:
     """A program that was read. Modules are imported here, and not in threads that read, which might wait for others."""
     if uses_lapack:
         load_lapack()
-    return _Program(compiled, pickle.loads(outputs))
+    return _Program(compiled, pickle.loads(outputs), seconds=seconds)
 
 
 def _save(file: Path, content: bytes) -> None:

@@ -18,6 +18,7 @@ import jax
 import numpy as np
 
 from . import compile_ahead, garbage, jax_settings
+from .saved_programs import SavedPrograms
 
 _PATIENCE, LEAST = 1.0, 1.0
 """How long a program runs before it is compiled again, in durations of its first call, and at least in seconds."""
@@ -49,11 +50,18 @@ class Use:
 class Tiers:
     """The quickly compiled programs of one function, and those that have taken their places.
 
-    `quick` and `thorough` are the function as wrapped by `jax.jit`, with different options of the compiler.
+    `quick` is the function as compiled quickly, and `thorough` returns it as wrapped by `jax.jit`, with other options.
+    `saved`, if given, has programs of earlier processes on disk (`saved_programs.py`).
     """
 
-    def __init__(self, quick: Callable[[], Any], thorough: Callable[[], Any], static: int | tuple[int, ...]):
-        self._quick, self._thorough = quick, thorough
+    def __init__(
+        self,
+        quick: Callable[..., Any],
+        thorough: Callable[[], Any],
+        static: int | tuple[int, ...],
+        saved: SavedPrograms | None = None,
+    ):
+        self._quick, self._thorough, self._saved = quick, thorough, saved
         self._static = (static,) if isinstance(static, int) else static
         self._uses: dict[Any, Use] = {}
         self._prepares = False
@@ -70,10 +78,17 @@ class Tiers:
         # Tracing takes long: not in vain.
         if is_compiling():
             return None
-        if not _in_background(functools.partial(_replace, use, self._thorough().lower(*args))):
+        use.successor = None if self._saved is None else self._saved.thorough(args)
+        if use.successor is None and not _in_background(self._replacement(use, args)):
             return None
         use.replaced = self._prepares = True
         return use
+
+    def _replacement(self, use: Use, args: tuple) -> Callable[[], None]:
+        """What compiles a program thoroughly. Tracing is done here, as it depends on settings of this thread."""
+        lowered = self._thorough().lower(*args)
+        save = None if self._saved is None else self._saved.saver(args, lowered)
+        return functools.partial(_replace, use, lowered, save)
 
     def start(self, args: tuple, jitted: Any) -> Any:
         """Start compiling `jitted`, the function as wrapped by `jax.jit`, for such arguments; calls wait for it.
@@ -113,20 +128,20 @@ class Tiers:
         """
         use = self._use(args, leaves, structure)
         if use is None:
-            return wait_for(self._quick()(*args))
+            return wait_for(self._quick(*args))
         if use.successor is not None:
             return wait_for(use.successor(*self.dynamic(args)))
         if again and use.seconds > use.patience and not use.replaced:
-            # Tracing is done here, as it depends on settings of this thread.
-            use.replaced = _in_background(functools.partial(_replace, use, self._thorough().lower(*args)))
+            use.replaced = _in_background(self._replacement(use, args))
         before, began = use.wait(), time.perf_counter()
         # The first call traces the function.
         with garbage.paused() if use.is_new else contextlib.nullcontext():
-            answer = wait_for(self._quick()(*args))
+            answer = wait_for(self._quick(*args))
         elapsed = time.perf_counter() - began
         if use.patience == np.inf:
-            elapsed = max(elapsed, before)
-            use.patience = _PATIENCE * max(elapsed, LEAST)
+            earlier, use.successor = (0.0, None) if self._saved is None else self._saved.found(args)
+            use.replaced = use.replaced or use.successor is not None
+            use.patience = _PATIENCE * max(elapsed, before, earlier, LEAST)
         else:
             use.seconds += elapsed
         return answer
@@ -152,8 +167,11 @@ def _kind(leaf: Any) -> Any:
     return type(leaf) if dtype is None else (leaf.shape, dtype, getattr(leaf, "weak_type", False))
 
 
-def _replace(use: Use, lowered: Any) -> None:
+def _replace(use: Use, lowered: Any, save: Callable[[Any, float], None] | None) -> None:
+    began = time.perf_counter()
     use.successor = lowered.compile()
+    if save is not None:
+        save(use.successor, time.perf_counter() - began)
 
 
 _threads: list[threading.Thread] = []
