@@ -254,7 +254,7 @@ class SavedPrograms:
         loaded = None if call is None else _load(_state["folder"] / call.name)
         return None if loaded is None else _called_with_trees(_ready(*loaded))
 
-    def saver(self, args: tuple, lowered: Any) -> Callable[[Any], None] | None:
+    def saver(self, args: tuple, lowered: Any) -> Callable[[Any, float], None] | None:
         """Writes a program of medium effort for such arguments, from `lowered`; None if it is not saved."""
         call = self._call(args, "medium") if are_saved() else None
         if call is None:
