@@ -1,5 +1,8 @@
 """Profiles of values that the data determine poorly, beside lme4 and beside densities computed with SciPy."""
 
+import copy
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -56,31 +59,8 @@ def between(result, level=0.95):
 
 
 @pytest.fixture(scope="module")
-def maximised():
-    model = ng.Model(terms.Linear(prior="maximised") + terms.Group("batch"), "gaussian")
-    return ng.fit(model, batches(DYESTUFF), "amount")
-
-
-@pytest.fixture(scope="module")
 def at_zero():
     return ng.fit("amount ~ 1 + (1 | batch)", batches(DYESTUFF2), "gaussian")
-
-
-def test_intervals_are_those_of_lme4(maximised):
-    """confint of lmer(Yield ~ 1 + (1 | Batch), Dyestuff, REML = FALSE): Bates, lme4 (2010), section 1.5.1."""
-    found = between(maximised)
-    np.testing.assert_allclose([found["lower"], found["upper"]], [12.198539, 84.063050], rtol=1e-3)
-    effects = maximised.effects()
-    row = list(effects["name"]).index("variance")
-    ends = np.sqrt([effects["lower"][row], effects["upper"][row]])
-    np.testing.assert_allclose(np.log(ends), [3.643624, 4.214461], atol=2e-5)
-
-
-@pytest.mark.parametrize(("level", "rise"), [(0.95, 1.920729), (0.9, 1.352772)])
-def test_ends_are_where_the_energy_has_risen(maximised, level, rise):
-    table, found = batches(DYESTUFF), between(maximised, level)
-    low, high = (exact_end(table, rise, ends, False) for ends in ((1.0, 30.0), (40.0, 300.0)))
-    np.testing.assert_allclose([found["lower"], found["upper"]], [low, high], rtol=1e-3)
 
 
 def test_a_variance_at_zero_has_an_interval_from_zero(at_zero):
@@ -101,55 +81,144 @@ def test_a_variance_at_zero_has_an_interval_from_zero(at_zero):
         assert "singular: a variance ended at 0" in warning.text and "up to 2.51" in warning.text
 
 
-def test_profiles_are_saved_with_a_result(at_zero, tmp_path):
-    at_zero.save(tmp_path / "result.ngp")
+def test_profiles_are_saved_with_a_result(tmp_path):
+    """Those of a result that nobody has looked at: nothing can be computed after loading."""
+    fresh = ng.fit("amount ~ 1 + (1 | batch)", batches(DYESTUFF2), "gaussian")
+    fresh.save(tmp_path / "result.ngp")
     loaded = ng.load(tmp_path / "result.ngp")
-    np.testing.assert_array_equal(list(between(loaded).values())[3:], list(between(at_zero).values())[3:])
-    assert str(loaded.summary()) == str(at_zero.summary())
+    assert list(loaded.profiles) == ["group(batch).covariance"]
+    np.testing.assert_array_equal(list(between(loaded).values())[3:], list(between(fresh).values())[3:])
+    assert str(loaded.summary()) == str(fresh.summary())
 
 
-def test_a_large_model_has_no_profiles(monkeypatch):
-    """Intervals are then those of the curvature."""
-    monkeypatch.setattr("newtongp.fitting.fit._LONG", 0)
+@pytest.mark.parametrize("damage", [lambda p: p[:1], lambda p: p[:, ::-1], lambda p: -p, lambda p: np.nan * p])
+def test_damaged_profiles_are_refused(at_zero, tmp_path, damage):
+    """Saving makes the checks of loading."""
+    broken = copy.copy(at_zero)
+    broken.profiles = {name: damage(profile) for name, profile in at_zero.profiles.items()}
+    with pytest.raises(ValueError, match=r"the profile of .* must have ascending values"):
+        broken.save(tmp_path / "result.ngp")
+
+
+def test_profiles_that_take_long_are_not_made(monkeypatch):
+    """The interval then has no end."""
+    monkeypatch.setattr("newtongp.fitting.profiles._MOST_WORK", 2.0**18)
+    result = ng.fit("amount ~ 1 + (1 | batch)", batches(DYESTUFF2), "gaussian")
+    evaluations = []
+    find = result._find_profiles
+    evaluator = find.args[0]
+    before = len(evaluator.record)
+    assert result.profiles == {} and 0 < len(evaluator.record) - before < 40, evaluations
+    assert (between(result)["lower"], between(result)["upper"]) == (0.0, np.inf)
+    (warning,) = result.summary().warnings
+    assert "singular" in warning.text and "%" not in warning.text
+
+
+def test_other_values_have_intervals_from_their_standard_errors():
     result = ng.fit("amount ~ 1 + (1 | batch)", batches(DYESTUFF), "gaussian")
     found = between(result)
     assert result.profiles == {}
     spread = np.log(found["upper"] / found["estimate"])
     np.testing.assert_allclose(spread, 1.959963984540054 * found["se"] / found["estimate"])
     np.testing.assert_allclose(np.log(found["estimate"] / found["lower"]), spread)
-    nothing = ng.fit("amount ~ 1 + (1 | batch)", batches(DYESTUFF2), "gaussian")
-    assert (between(nothing)["lower"], between(nothing)["upper"]) == (0.0, np.inf)
-    (warning,) = nothing.summary().warnings
-    assert "singular" in warning.text and "%" not in warning.text
 
 
-def test_standard_deviations_of_correlated_coefficients_have_profiles():
-    """Those of a matrix, with the correlation at its best: two coefficients beside SciPy's Nelder-Mead."""
-    rng = np.random.default_rng(3)
-    group, x = np.repeat(np.arange(12), 5), np.tile(np.linspace(-1.0, 1.0, 5), 12)
-    effects = rng.normal(size=(12, 2)) * [1.0, 0.6]
-    table = {"g": group, "x": x, "y": effects[group, 0] + effects[group, 1] * x + 0.5 * rng.normal(size=60)}
-    model = ng.Model(terms.Group("g", slope="x"), ng.likelihoods.Gaussian(0.25))
-    result = ng.fit(model, table, "y", parameters={"likelihood.variance": ng.Fixed()})
-    columns = np.stack([np.ones(5), np.linspace(-1.0, 1.0, 5)], axis=1)
-    rows = table["y"].reshape(12, 5)
+def groups_nearly_alike(seed):
+    """Two groups of which four rows of sixty differ, and the effects of the first."""
+    rng = np.random.default_rng(seed)
+    one = np.repeat(np.arange(10), 6)
+    other = one.copy()
+    moved = rng.choice(60, 4, replace=False)
+    other[moved] = (other[moved] + 1) % 10
+    return one, other, rng.normal(size=10)[one] + 0.7 * rng.normal(size=60)
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_another_variance_may_come_back_from_zero(seed):
+    """With one of two nearly equal groups at 0: its profile ends where that of a Gaussian vector does, by SciPy."""
+    one, other, y = groups_nearly_alike(seed)
+    table = {"one": [f"level {k}" for k in one], "other": [f"level {k}" for k in other], "y": y}
+    prior = terms.Linear(prior="maximised") + terms.Group("one") + terms.Group("other")
+    result = ng.fit(ng.Model(prior, "gaussian"), table, "y")
+    (name,) = result.profiles
+    same = {key: (codes[:, None] == codes[None, :]).astype(float) for key, codes in (("one", one), ("other", other))}
+    inner = name.removeprefix("group(").partition(")")[0]
+    outer = {"one": "other", "other": "one"}[inner]
+
+    def energy(variance, free):
+        covariance = variance * same[inner] + np.exp(free[0]) * same[outer] + np.exp(free[1]) * np.eye(60)
+        precision = np.linalg.inv(covariance)
+        residual = y - np.sum(precision @ y) / np.sum(precision)
+        return 0.5 * (np.linalg.slogdet(covariance)[1] + residual @ precision @ residual)
+
+    def lowest(variance):
+        starts, options = ([0.0, -0.7], [-8.0, -0.7]), {"fatol": 1e-10, "xatol": 1e-7}
+        found = [
+            scipy.optimize.minimize(lambda free: energy(variance, free), start, method="Nelder-Mead", options=options)
+            for start in starts
+        ]
+        return min(each.fun for each in found)
+
+    effects = result.effects()
+    row = list(effects["term"]).index(name.removesuffix(".covariance"))
+    energy_at_best = min(map(lowest, [1e-12, float(result.learned[name])]))
+    assert effects["lower"][row] == 0.0 and lowest(1e-12) - energy_at_best < 1.9
+    np.testing.assert_allclose(lowest(effects["upper"][row] ** 2) - energy_at_best, 1.920729, atol=2e-3)
+
+
+def test_a_standard_deviation_beside_a_correlation_of_one():
+    """Coefficients that are proportional: the sd that ended at 0 may rise with any correlation, beside SciPy's."""
+    rng = np.random.default_rng(5)
+    group, x = np.repeat(np.arange(8), 6), np.tile(np.linspace(-1.0, 1.0, 6), 8)
+    y = rng.normal(size=8)[group] + 0.7 * rng.normal(size=48)
+    model = ng.Model(terms.Group("g", slope="x"), ng.likelihoods.Gaussian(0.5))
+    fixed = {"likelihood.variance": ng.Fixed()}
+    result = ng.fit(model, {"g": group, "x": x, "y": y}, "y", parameters=fixed, throw=False)
+    columns, rows = np.stack([np.ones(6), np.linspace(-1.0, 1.0, 6)], axis=1), y.reshape(8, 6)
 
     def energy(sds, angle):
         both = np.tanh(angle) * sds[0] * sds[1]
-        covariance = columns @ np.array([[sds[0] ** 2, both], [both, sds[1] ** 2]]) @ columns.T + 0.25 * np.eye(5)
-        return 0.5 * (12 * np.linalg.slogdet(covariance)[1] + np.sum(rows @ np.linalg.inv(covariance) * rows))
+        covariance = columns @ np.array([[sds[0] ** 2, both], [both, sds[1] ** 2]]) @ columns.T + 0.5 * np.eye(6)
+        return 0.5 * (8 * np.linalg.slogdet(covariance)[1] + np.sum(rows @ np.linalg.inv(covariance) * rows))
 
     def lowest(slope):
         def of(free):
             return energy((np.exp(free[0]), slope), free[1])
 
-        return scipy.optimize.minimize(of, [0.0, 0.0], method="Nelder-Mead", options={"fatol": 1e-9, "xatol": 1e-6}).fun
+        starts, options = ([0.0, 0.0], [0.0, 3.0], [0.0, -3.0]), {"fatol": 1e-9, "xatol": 1e-6}
+        return min(scipy.optimize.minimize(of, s, method="Nelder-Mead", options=options).fun for s in starts)
 
-    least = scipy.optimize.minimize_scalar(lowest, bounds=(0.1, 2.0), method="bounded")
-    ends = [
-        scipy.optimize.brentq(lambda slope: lowest(slope) - least.fun - 1.920729, *bracket)
-        for bracket in ((0.05, least.x), (least.x, 3.0))
-    ]
-    found = result.effects()
-    row = list(found["name"]).index("sd(x)")
-    np.testing.assert_allclose([found["lower"][row], found["upper"][row]], ends, rtol=1e-3)
+    effects = result.effects()
+    row = list(effects["name"]).index("sd(x)")
+    least = min(map(lowest, np.linspace(1e-7, 0.3, 31)))
+    assert effects["lower"][row] == 0.0 and lowest(1e-7) - least < 1.920729
+    np.testing.assert_allclose(lowest(effects["upper"][row]) - least, 1.920729, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ["standard_errors", "profiles"])
+def test_what_is_interrupted_is_computed_by_the_next_use(name):
+    result = ng.fit("amount ~ 1 + (1 | batch)", batches(DYESTUFF2), "gaussian", weak_priors=False)
+    function = {"standard_errors": "_find_errors", "profiles": "_find_profiles"}[name]
+    find = getattr(result, function)
+
+    def interrupted(*args):
+        setattr(result, function, find)
+        raise KeyboardInterrupt
+
+    setattr(result, function, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        result.effects()
+    assert np.isinf(result.standard_errors["group(batch).covariance"]) and list(result.profiles)
+
+
+def test_threads_compute_profiles_once():
+    result = ng.fit("amount ~ 1 + (1 | batch)", batches(DYESTUFF2), "gaussian")
+    with ThreadPoolExecutor(4) as pool:
+        uppers = list(pool.map(lambda _: float(between(result)["upper"]), range(4)))
+    assert len(set(uppers)) == 1 and 2.0 < uppers[0] < 3.0
+
+
+def test_values_with_bounds_of_the_user_have_no_profiles():
+    bounded = {"group(batch).covariance": ng.Free(upper=1e3)}
+    result = ng.fit("amount ~ 1 + (1 | batch)", batches(DYESTUFF2), "gaussian", parameters=bounded, throw=False)
+    assert result.profiles == {}

@@ -41,7 +41,7 @@ class Finding(NamedTuple):
 
 def find_all(result: Result, checks: bool) -> tuple[list[Finding], list[str]]:
     """All findings, and what could not be checked; without `checks`, only those that need no computation."""
-    warned = [*_warn_of_endings(result), *_warn_of_data(result), *_warn_of_parameters(result)]
+    warned = [*_warn_of_endings(result), *_warn_of_data(result), *_warn_of_parameters(result, checks)]
     warned += _warn_of_undetermined(result, warned)
     not_checked: list[str] = []
     if not checks:
@@ -100,7 +100,7 @@ _RANGES = 10.0
 """A lengthscale of this many ranges of x cannot be distinguished from a constant."""
 
 
-def _warn_of_parameters(result: Result) -> Iterator[Finding]:
+def _warn_of_parameters(result: Result, checks: bool) -> Iterator[Finding]:
     bounds = result.at_bound if isinstance(result, FitResult) else []
     priors = result.priors if isinstance(result, FitResult) else {}
     tied = result.tied if isinstance(result, FitResult) else {}
@@ -121,7 +121,7 @@ def _warn_of_parameters(result: Result) -> Iterator[Finding]:
             problem = _length_problem(parameter, result.data, _is_determined(parameter, result))
         prior = priors.get(parameter.name)
         if problem is None and isinstance(result, FitResult) and parameter.name in result.learned:
-            problem = _end_problem(parameter) or _singular_problem(parameter, result)
+            problem = _end_problem(parameter) or _singular_problem(parameter, result, checks)
         if problem is None and isinstance(prior, Plausible):
             problem = _plausibility_problem(parameter, prior, parameter.name in getattr(result, "undetermined", []))
         if problem is not None:
@@ -164,12 +164,12 @@ _SINGULAR, _NOTHING = 1e-4, 1e-6
 """A smaller eigenvalue of a correlation matrix, and share of a variance, are those of a singular matrix."""
 
 
-def _singular_problem(parameter: Parameter, result: FitResult) -> str | None:
+def _singular_problem(parameter: Parameter, result: FitResult, checks: bool) -> str | None:
     value = parameter.value
     if not isinstance(parameter.constraint, Covariance):
         return None
     if value.ndim < 2:
-        return _zero_problem(parameter, result)
+        return _zero_problem(parameter, result, checks)
     scales = np.sqrt(np.diagonal(value))
     correlations, shares = value / np.outer(scales, scales), _shares(parameter, result)
     is_singular = not smallest_eigenvalue_given(correlations) > _SINGULAR
@@ -189,14 +189,16 @@ _NEAR_ZERO = 0.1
 """A standard deviation that ended at 0, or just above it by a weak prior, is a smaller share of its interval's end."""
 
 
-def _zero_problem(parameter: Parameter, result: FitResult) -> str | None:
+def _zero_problem(parameter: Parameter, result: FitResult, checks: bool) -> str | None:
     """The problem with independent variances of which some ended at 0, by their profiles or by their weak prior."""
     errors = result.standard_errors.get(parameter.name)
     if errors is None or not np.any(np.isinf(errors)):
         return None
-    largest, is_zero = [], True
+    profiles = result.profiles if checks else vars(result).get("profiles", {})
+    largest, names, is_zero = [], [], True
     for index in zip(*np.nonzero(np.isinf(errors)), strict=True) if errors.ndim else [()]:
-        profile = result.profiles.get(entry_name(parameter.name, index))
+        names.append(entry_name(parameter.name, index))
+        profile = profiles.get(names[-1])
         if profile is None:
             prior = result.priors.get(parameter.name)
             if not isinstance(prior, Plausible) or np.any(parameter.value[index] >= prior.lower):
@@ -207,17 +209,17 @@ def _zero_problem(parameter: Parameter, result: FitResult) -> str | None:
             return None
         largest.append(np.sqrt(high))
         is_zero = is_zero and parameter.value[index] < _NEAR_ZERO**2 * high
+    name = in_a_sentence(names)
     if not is_zero:
         return (
-            f"The data determine {parameter.name} poorly: all standard deviations up to {number(max(largest))} (95 %) "
-            "fit nearly as well. If every level has one row only, the term cannot be told apart from noise. Leave it "
-            "out, or give it a prior in Free(prior=...)."
+            f"The data determine {name} poorly: all standard deviations up to {number(max(largest))} (95 %) fit nearly "
+            "as well. Perhaps they determine only its sum with another variance, as where two groups have the same "
+            "levels, or every level has one row. Leave one of the two out, or give it a prior in Free(prior=...)."
         )
     allowed = f", and allow standard deviations of up to {number(max(largest))} (95 %)" if largest else ""
     return (
-        f"{parameter.name} is singular: a variance ended at 0, the boundary of its range. The data favour the simpler "
-        f"model that this limit is{allowed}. Leave the term or its coefficient out, or give it a prior in "
-        "Free(prior=...)."
+        f"{name} is singular: a variance ended at 0, the boundary of its range. The data favour the simpler model that "
+        f"this limit is{allowed}. Leave that part of the model out, or give it a prior in Free(prior=...)."
     )
 
 

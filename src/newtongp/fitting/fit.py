@@ -46,8 +46,6 @@ _SOON = 2**23
 
 Nobody should have to wait for them after a search that took long.
 """
-_LONG = 2**24
-"""The same for profiles, which intervals are computed from where standard errors are large."""
 
 
 @in_double
@@ -198,12 +196,7 @@ def fit(
     if record_file is not None and len(evaluator.record) >= len(evaluator.replay):
         record_file.write(evaluator.record, evaluator.sites, now=True)
     find_profiles = None
-    if (
-        standard_errors
-        and not interrupted
-        and record_file is None
-        and profiles.EVALUATIONS * space.size * evaluator.work <= _LONG
-    ):
+    if standard_errors and not interrupted and record_file is None:
         find_profiles = functools.partial(profiles.of_loose_values, evaluator)
     return _finish(evaluator, searches, trace, interrupted, hessian, find_profiles, started, throw)
 
@@ -280,7 +273,8 @@ def _finish(evaluator, searches, trace, interrupted, hessian: Any, find_profiles
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
     is_later, found = callable(hessian), functools.partial(errors_and_spread, space, unconstrained)
     errors: tuple = ((lambda: found(hessian())), None) if is_later else found(hessian)
-    find = None if find_profiles is None else functools.partial(find_profiles, unconstrained)
+    is_optimum = find_profiles is not None and status is Status.CONVERGED
+    find = functools.partial(find_profiles, unconstrained) if is_optimum else None
     space.note_without_influence(evaluator.slopes, bool(np.any(setup.data.observed)))
     fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, *errors, find)
     report_failure(fit_result, throw, stacklevel=4)

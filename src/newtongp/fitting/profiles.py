@@ -1,22 +1,23 @@
-"""Profiles of the energy along positive values that the data determine poorly, such as a variance whose estimate is 0.
+"""Profiles of the energy along positive values that the data hardly determine, such as a variance whose estimate is 0.
 
-There a curvature says little, or nothing if the energy has no minimum. Its rise along the value, with all others at
-their best, says more: twice the rise is compared with a chi-squared distribution (profile likelihood).
+There a curvature says little or nothing. The energy's rise along the value, with all others at their best, says how
+large it may be: twice the rise is compared with a chi-squared distribution (profile likelihood).
 """
 
 import itertools
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
-from ..results.profiles import HIGHEST, entry_name
+from ..results.profiles import HIGHEST, entry_name, is_loose
 from .evaluator import Evaluator
 from .learned import Slot
 from .search import search
 
-_USUAL = (1.353, 1.921, 3.317)
-"""Rises at the ends of intervals of 90, 95 and 99 %: profiles have points there."""
+_USUAL = (0.227, 0.821, 1.353, 1.921, 3.317, 5.414)
+"""Rises at the ends of intervals of 50, 80, 90, 95, 99 and 99.9 %: profiles have points there."""
 _FARTHEST = 30.0
 """Where the energy has not risen over this distance, of a logarithm, it does not rise."""
 _SMALLEST_STEP, _LITTLE = 0.5, 0.5
@@ -25,10 +26,38 @@ _TOL, _MAX_STEPS = 1e-2, 20
 """The tolerance and most steps of the searches over the other values: energies are then exact to 1e-4."""
 _CLOSE, _TRIALS = 0.002, 6
 """How close the root of a rise has to be, and how many points are tried."""
-EVALUATIONS = 100
-"""About as many evaluations as one profile takes."""
-LOOSE = 0.2
-"""A larger standard error, relative to its value, says too little: ends of intervals from it are off by 5 % or more."""
+_LOW, _RAISED, _FAR = 2.0, 1.0, 0.25
+"""How far below its guess a logarithm is low, to where it is then raised, and which share of its limit is far."""
+_MOST_WORK, _LEAST_WORK = 2.0**25, 2.0**13
+"""The most array elements that all steps of all profiles of a fit process, and how many a step counts at least.
+
+These are one or two seconds.
+"""
+_STEPS_OF_EVALUATION = 4
+"""As how many steps an evaluation counts besides those of its inference."""
+
+
+class _TooLong(Exception):
+    """The profiles of this fit take longer than anybody should have to wait for them unasked."""
+
+
+class _Run(NamedTuple):
+    """What the evaluations of profiles work on, and how many there had been before."""
+
+    evaluator: Evaluator
+    before: int
+
+    def lowest_from(self, start: np.ndarray, place: int, value: float) -> tuple[float, np.ndarray]:
+        """The lowest energy with this value, found from these others."""
+        spent = sum(_STEPS_OF_EVALUATION + entry.steps for entry in self.evaluator.record[self.before :])
+        if spent * max(self.evaluator.work, _LEAST_WORK) > _MOST_WORK:
+            raise _TooLong
+        start = np.array(start)
+        start[place] = value
+        bounds = np.asarray(self.evaluator.space.bounds(start))
+        bounds[place] = value
+        found = search(self.evaluator, start, _MAX_STEPS, _TOL, [], bounds=bounds)
+        return found.total, found.unconstrained
 
 
 def of_loose_values(
@@ -36,18 +65,23 @@ def of_loose_values(
 ) -> dict[str, np.ndarray]:
     """The profiles of positive values, and variances of matrices, with large standard errors: (2, n) each, by name.
 
-    Rows are values, which ascend, and rises of the energy without the value's own weak prior.
+    Rows are values, which ascend, and rises of the energy without the value's own weak prior. Values for which the user
+    has set bounds have none, and neither have those for which there is no time.
     """
     found, space, begin = {}, evaluator.space, 0
+    run = _Run(evaluator, len(evaluator.record))
     try:
-        for slot, value in zip(space.slots, space.values_at(unconstrained), strict=True):
-            error = errors.get(slot.name, np.zeros(slot.shape))
+        for item, value in zip(space.learned, space.values_at(unconstrained), strict=True):
+            slot, error = item.slot, errors.get(item.slot.name, np.zeros(item.slot.shape))
+            has_bounds = item.lower is not None or item.upper is not None
             for name, index, place, power in _logarithms(slot):
-                if error[index] > LOOSE * value[index]:
+                if is_loose(value[index], error[index]) and not has_bounds:
                     evaluator.space = space.release(np.arange(space.size) == begin + place)
-                    logarithms, rises = _profile(evaluator, unconstrained, begin + place)
+                    logarithms, rises = _profile(run, unconstrained, begin + place)
                     found[name] = np.stack([np.exp(power * logarithms), rises])
             begin += slot.size
+    except _TooLong:
+        pass
     finally:
         evaluator.space = space
     return found
@@ -62,18 +96,18 @@ def _logarithms(slot: Slot) -> Iterator[tuple[str, tuple[int, ...], int, float]]
         yield entry_name(slot.name, index), index, int(place), 2.0 if is_matrix else 1.0
 
 
-def _profile(evaluator: Evaluator, unconstrained: np.ndarray, place: int) -> tuple[np.ndarray, np.ndarray]:
+def _profile(run: _Run, unconstrained: np.ndarray, place: int) -> tuple[np.ndarray, np.ndarray]:
     """A free number and the rises of the energy along it.
 
     First outwards in growing steps, and then closer to where intervals of the usual levels end.
     """
     start = unconstrained[place]
-    points = {start: (evaluator.at(unconstrained)[0], unconstrained)}
+    points = {start: (run.evaluator.at(unconstrained)[0], unconstrained)}
     for side in (-1.0, 1.0):
         step, here = _SMALLEST_STEP, start
         while abs(here - start) < _FARTHEST:
             before, here = points[here][0], here + side * step
-            points[here] = _continued(evaluator, points, place, here)
+            points[here] = _lowest(run, points, place, here)
             total, least = points[here][0], min(total for total, _ in points.values())
             if not total - least < HIGHEST:
                 break
@@ -81,7 +115,7 @@ def _profile(evaluator: Evaluator, unconstrained: np.ndarray, place: int) -> tup
     for side, rise, _ in itertools.product((-1.0, 1.0), _USUAL, range(_TRIALS)):
         between = _to_add(points, side, rise)
         if between is not None:
-            points[between] = _continued(evaluator, points, place, between)
+            points[between] = _lowest(run, points, place, between)
     values = np.array(sorted(points))
     totals = np.array([points[value][0] for value in values])
     finite = np.isfinite(totals)
@@ -104,14 +138,22 @@ def _to_add(points: dict[float, tuple[float, np.ndarray]], side: float, rise: fl
     return before + share * (beyond - before)
 
 
-def _continued(
-    evaluator: Evaluator, points: dict[float, tuple[float, np.ndarray]], place: int, value: float
+def _lowest(
+    run: _Run, points: dict[float, tuple[float, np.ndarray]], place: int, value: float
 ) -> tuple[float, np.ndarray]:
-    """The lowest energy with this value, from the other values at the nearest point."""
+    """The lowest energy with this value, from the other values at the nearest point.
+
+    A variance near 0 has no slope, and neither has a correlation near 1: a search does not lead away from there. If any
+    ended there, a second search begins elsewhere.
+    """
     nearest = min((at for at in points if np.isfinite(points[at][0])), key=lambda at: abs(at - value))
-    start = np.array(points[nearest][1])
-    start[place] = value
-    bounds = np.asarray(evaluator.space.bounds(start))
-    bounds[place] = value
-    found = search(evaluator, start, _MAX_STEPS, _TOL, [], bounds=bounds)
-    return found.total, found.unconstrained
+    first = run.lowest_from(points[nearest][1], place, value)
+    space, ended = run.evaluator.space, first[1]
+    low = np.isfinite(space.margins) & (ended < space.middle - _LOW)
+    far = np.abs(ended) > _FAR * space.limits
+    low[place] = far[place] = False
+    if not np.any(low | far):
+        return first
+    elsewhere = np.where(far, 0.0, np.where(low, space.middle - _RAISED, ended))
+    second = run.lowest_from(elsewhere, place, value)
+    return second if second[0] < first[0] else first

@@ -81,6 +81,9 @@ class Space:
         ]
         self.margins = np.concatenate(margins) if margins else np.zeros(0)
         """How far from its start a search may take each free number."""
+        parts = [np.broadcast_to(slot.constraint.limits(slot.shape)[1], (slot.size,)) for slot in self.slots]
+        self.limits = np.concatenate(parts) if parts else np.zeros(0)
+        """The largest value of each free number, infinite for most."""
 
     def free_of(self, values: list[np.ndarray]) -> np.ndarray:
         """From values to free numbers."""

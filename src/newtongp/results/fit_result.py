@@ -1,16 +1,22 @@
 """The result of `fit`: a result of inference, with the learned hyperparameters."""
 
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ..parameters.names import hyperparameters
+from .profiles import are_needed
 from .result import Result
 from .status import Status
 
 if TYPE_CHECKING:
     from ..interface.results import FitResultMethods
+
+
+_lazy = threading.RLock()
+"""Held while attributes of any result are computed, so that no two threads do that."""
 
 
 class FitResult(Result):
@@ -25,9 +31,9 @@ class FitResult(Result):
     are determined (their product, or a threshold minus an intercept) to the other, and `notes` lists what else was not
     learned and why. `covariance` and `joint_covariance` are joint covariances (with the curvature of weak priors),
     `undetermined` names values that only a weak prior determines, and `summary()` shows all of this. `profiles` has
-    the profiles of positive values whose standard errors are more than a fifth of them, by name, (2, n): values, and
-    how much the energy rises there with all others at their best. They are computed when first used, and only for small
-    models.
+    the profiles of positive values whose standard errors are larger than themselves, by name, (2, n): values, and how
+    much the energy rises there with all others at their best. They are computed when first used, if that takes no more
+    than a second or two.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian())
@@ -75,23 +81,31 @@ class FitResult(Result):
         self.notes = {} if notes is None else notes
         self.undetermined = [] if undetermined is None else undetermined
         self.redundant = {} if redundant is None else redundant
+        self._find_profiles = profiles
         if callable(standard_errors):
             self._find_errors = standard_errors
         else:
-            self.standard_errors, self.spread = standard_errors, spread
-        self._find_profiles = profiles
+            self._set_errors(standard_errors, spread)
+
+    def _set_errors(self, errors: dict[str, np.ndarray], spread: np.ndarray | None) -> None:
+        if not are_needed(self.learned, errors):
+            self._find_profiles = None  # which holds on to what was evaluated
+        self.standard_errors, self.spread = errors, spread
 
     def __getattr__(self, name: str) -> Any:
         own = vars(self)
-        if name in ("standard_errors", "spread") and "_find_errors" in own:
-            # This function, like the one below, holds on to what was evaluated.
-            self.standard_errors, self.spread = own.pop("_find_errors")()
-        elif name == "profiles":
-            find = own.pop("_find_profiles", None)
-            self.profiles = {} if find is None else find(self.standard_errors)
-        else:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return own[name]
+        with _lazy:
+            # If it is interrupted, it is computed by the next use.
+            if name in ("standard_errors", "spread") and "_find_errors" in own:
+                self._set_errors(*self._find_errors())
+                del self._find_errors
+            elif name == "profiles" and name not in own:
+                errors, find = self.standard_errors, own.get("_find_profiles")
+                self.profiles = {} if find is None else find(errors)
+                self._find_profiles = None
+            if name not in own:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            return own[name]
 
     def __repr__(self) -> str:
         return (

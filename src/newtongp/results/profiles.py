@@ -1,9 +1,12 @@
 """Intervals from a profile: how much the energy rises along a positive value, with all others at their best."""
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
+LOOSE = 1.0
+"""A standard error larger than its value says nothing: an interval from it would span factors of fifty and more."""
 HIGHEST = 5.5
 """The rise at which a profile ends: half of the 99.9 % quantile of a chi-squared distribution, rounded up.
 
@@ -47,3 +50,13 @@ def _crossing(logarithms: np.ndarray, roots: np.ndarray, half: float) -> float |
     after = max(int(beyond[0]) if beyond.size else roots.size - 1, 1)
     (near, far), (low, high) = logarithms[after - 1 : after + 1], roots[after - 1 : after + 1]
     return float(near + (half - low) / (high - low) * (far - near))
+
+
+def are_needed(values: Mapping[str, np.ndarray], errors: Mapping[str, np.ndarray]) -> bool:
+    """Whether any value is so poorly determined that its interval is one from a profile."""
+    return any(np.any(is_loose(values[name], error)) for name, error in errors.items())
+
+
+def is_loose(value: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """Which entries of a value have such a standard error."""
+    return error > LOOSE * np.abs(value)

@@ -202,6 +202,11 @@ def _check_fit(result: FitResult) -> None:
     for name, names in (("standard_errors", result.standard_errors), ("at_bound", result.at_bound)):
         stray = [key for key in names if key not in result.learned]
         require(not stray, f"{name} has {short(stray)}, which was not learned")
+    require(isinstance(result.profiles, dict), "profiles must have names")
+    for name, profile in result.profiles.items():
+        known = isinstance(name, str) and name.partition("[")[0] in result.learned
+        require(known, f"profiles has {short(name)}, which was not learned")
+        require(_is_profile(profile), f"the profile of {short(name)} must have ascending values and rises from 0")
     stray = [key for key in (*result.priors, *result.tied, *result.tied.values()) if key not in model]
     require(not stray, f"the model has no hyperparameters {short(stray)}")
     history = np.asarray(result.fit_history)
@@ -210,6 +215,16 @@ def _check_fit(result: FitResult) -> None:
     require(result.evaluations >= 0, f"evaluations cannot be {result.evaluations}")
     require(is_finite(result.penalty), f"penalty must be finite, got {result.penalty}")
     require(is_finite(result.seconds) and result.seconds >= 0.0, f"seconds cannot be {result.seconds}")
+
+
+def _is_profile(profile: Any) -> bool:
+    """Whether this is (2, n), with positive values that ascend, and numbers from 0."""
+    profile = np.asarray(profile)
+    if profile.dtype.kind != "f" or profile.ndim != 2 or profile.shape[0] != 2 or profile.shape[1] == 0:
+        return False
+    values, rises = profile
+    ascends = values[0] > 0.0 and np.all(np.diff(values) > 0.0)
+    return bool(ascends and np.min(rises) == 0.0 and np.all(np.isfinite(profile)))
 
 
 @in_double
