@@ -158,3 +158,37 @@ def test_standard_errors_of_ordinal_coefficients():
     np.testing.assert_allclose(found.values, best, atol=0.02)
     # With thresholds plugged in: 0.206.
     assert np.sqrt(weights_of(result).covariance[0, 0]) < 0.75 * wanted[0]
+
+
+# Units --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize("prior", [ng.GP("matern32"), ng.MarkovGP("matern32")], ids=["GP", "MarkovGP"])
+def test_standard_errors_have_the_units_of_y(prior, size):
+    """Beside differences of the evidence in closed form: in whatever units y is, the data determine all values."""
+    x = np.linspace(0.0, 10.0, 40)
+    y = np.sin(x) + 0.1 * np.random.default_rng(0).normal(size=x.size)
+    result = fit(ng.Model(prior, L.Gaussian()), x, size * y)
+    scales = {"kernel.lengthscale": 1.0, "kernel.variance": size**2, "mean.value": size, "likelihood.variance": size**2}
+    learned = {name: float(result.learned[name]) / scale for name, scale in scales.items()}
+
+    def energy(lengthscale, variance, mean, noise):
+        r = np.sqrt(3.0) * np.abs(x[:, None] - x[None, :]) / lengthscale
+        covariance = variance * (1.0 + r) * np.exp(-r) + noise * np.eye(x.size)
+        return 0.5 * (np.linalg.slogdet(covariance)[1] + (y - mean) @ np.linalg.solve(covariance, y - mean))
+
+    values = np.array(list(learned.values()))
+    steps = 1e-3 * np.array([values[0], values[1], 1.0, values[3]])
+
+    def second(i, j):
+        one, other = np.diag(steps)[i], np.diag(steps)[j]
+        signs = ((1.0, 1.0), (1.0, -1.0), (-1.0, 1.0), (-1.0, -1.0))
+        total = sum(a * b * energy(*(values + a * one + b * other)) for a, b in signs)
+        return total / (4.0 * steps[i] * steps[j])
+
+    hessian = np.array([[second(i, j) for j in range(4)] for i in range(4)])
+    expected = np.sqrt(np.diag(np.linalg.inv(hessian)))
+    found = [float(result.standard_errors[name]) / scale for name, scale in scales.items()]
+    np.testing.assert_allclose(found, expected, rtol=2e-4)
+    assert result.notes == {}

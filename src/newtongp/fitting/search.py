@@ -244,5 +244,8 @@ def release_weak_priors(
 
 def _is_known(evaluator: Evaluator, unconstrained: np.ndarray, hessian: np.ndarray) -> np.ndarray:
     """Which free numbers are determined without weak priors, by the data and the priors that a user gave."""
-    weak = curvature(evaluator.space.pull, unconstrained, evaluator.space.units)
-    return Spread.of(hessian - weak).errors < _KNOWN if weak is not None else np.zeros(unconstrained.shape, dtype=bool)
+    units = evaluator.space.units
+    weak = curvature(evaluator.space.pull, unconstrained, units)
+    if weak is None:
+        return np.zeros(unconstrained.shape, dtype=bool)
+    return Spread.of(hessian - weak, units).errors < _KNOWN

@@ -193,7 +193,7 @@ class Space:
     def without_influence(self, evaluations: list[tuple[float, np.ndarray]]) -> list[str]:
         """Parameters whose slope was zero, up to rounding, wherever it was computed."""
         known = [(energy, slope) for energy, slope in evaluations if np.isfinite(energy + np.sum(slope))]
-        slopes = [np.abs(slope) / (1.0 + abs(energy)) for energy, slope in known]
+        slopes = [self.units * np.abs(slope) / (1.0 + abs(energy)) for energy, slope in known]
         if not slopes or self.size == 0:
             return []
         moving = self.names_of(np.max(slopes, axis=0) > _NO_SLOPE)

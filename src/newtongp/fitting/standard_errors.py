@@ -38,11 +38,12 @@ class Spread(NamedTuple):
     """Which free numbers the curvature does not determine."""
 
     @classmethod
-    def of(cls, curvature: np.ndarray) -> "Spread":
-        """From a matrix of second derivatives, which may be singular."""
-        sizes, directions = eigen_given(curvature)
+    def of(cls, curvature: np.ndarray, units: np.ndarray) -> "Spread":
+        """From a matrix of second derivatives, which may be singular, in free numbers with these units."""
+        # In the numbers' own units, what counts as flat would depend on the units of y.
+        sizes, directions = eigen_given(units[:, None] * curvature * units[None, :])
         flat = sizes <= 1e-6 * max(1.0, float(np.max(sizes)))
-        root = directions * np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, sizes)))
+        root = units[:, None] * directions * np.where(flat, 0.0, 1.0 / np.sqrt(np.where(flat, 1.0, sizes)))
         return cls(root, np.sum(directions[:, flat] ** 2, axis=1) > 1e-6)
 
     @property
@@ -69,7 +70,7 @@ def errors_and_spread(
     """
     if curvature is None or not np.all(np.isfinite(curvature)):
         return {}, None
-    spread, errors, begin = Spread.of(curvature), {}, 0
+    spread, errors, begin = Spread.of(curvature, space.units), {}, 0
     loose = spread.loose | space.held if space.held.size else spread.loose
     for slot, of_all in zip(space.slots, slopes_of(space.slots, unconstrained), strict=True):
         part = slice(begin, begin + slot.size)
