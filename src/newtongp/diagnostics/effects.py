@@ -10,7 +10,7 @@ from ..parameters.constraints import Between
 from ..parameters.names import Parameter, hyperparameters
 from ..prediction.effects import coefficient_means, coefficients, learned_covariance, level_rows, levels
 from ..prediction.terms import Entry, entries_of, moments, parts_of, select, width_of
-from ..results.profiles import entry_name, interval, is_loose
+from ..results.profiles import entry_name, interval
 from ..results.result import Result
 from ..terms.group import Group, GroupEncoder
 from ..terms.linear import Linear, Offset
@@ -152,12 +152,12 @@ class _Spread:
         return float(errors.get(self._name(parameter), np.full(parameter.value.shape, np.nan))[index])
 
     def profile_interval(self, parameter: Parameter, index: tuple[int, ...], half: float) -> tuple[float, float] | None:
-        """The interval of an entry from the profile of the energy, if its standard error is larger than itself.
+        """The interval of an entry from the profile of the energy, if there is one.
 
         Without a profile, it is from 0 to infinity if the standard error is infinite.
         """
         error = self.error_of(parameter, index)
-        if not is_loose(parameter.value[index], error):
+        if np.isnan(error):
             return None
         profile = getattr(self._result, "profiles", {}).get(entry_name(self._name(parameter), index))
         if profile is None:

@@ -11,27 +11,29 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..results.profiles import HIGHEST, entry_name, is_loose
+from ..results.profiles import HIGHEST, LOOSE, entry_name
 from .evaluator import Evaluator
 from .learned import Slot
 from .search import search
 
-_USUAL = (0.227, 0.821, 1.353, 1.921, 3.317, 5.414)
-"""Rises at the ends of intervals of 50, 80, 90, 95, 99 and 99.9 %: profiles have points there."""
+_USUAL = (0.821, 1.353, 1.921, 3.317)
+"""Rises at the ends of intervals of 80, 90, 95 and 99 %: profiles have points there."""
 _FARTHEST = 30.0
 """Where the energy has not risen over this distance, of a logarithm, it does not rise."""
 _SMALLEST_STEP, _LITTLE = 0.5, 0.5
 """The first step away from the optimum, of a logarithm, and a rise below which steps grow."""
 _TOL, _MAX_STEPS = 1e-2, 20
 """The tolerance and most steps of the searches over the other values: energies are then exact to 1e-4."""
-_CLOSE, _TRIALS = 0.002, 6
+_CLOSE, _TRIALS = 0.002, 4
 """How close the root of a rise has to be, and how many points are tried."""
 _LOW, _RAISED, _FAR = 2.0, 1.0, 0.25
 """How far below its guess a logarithm is low, to where it is then raised, and which share of its limit is far."""
-_MOST_WORK, _LEAST_WORK = 2.0**25, 2.0**13
+_UNSURE = 0.2
+"""A larger standard error, relative to its value, leaves ends of intervals uncertain by 5 % or more."""
+_MOST_WORK, _LEAST_WORK = 2.0**26, 2.0**13
 """The most array elements that all steps of all profiles of a fit process, and how many a step counts at least.
 
-These are one or two seconds.
+These are one to three seconds.
 """
 _STEPS_OF_EVALUATION = 4
 """As how many steps an evaluation counts besides those of its inference."""
@@ -65,26 +67,42 @@ def of_loose_values(
 ) -> dict[str, np.ndarray]:
     """The profiles of positive values, and variances of matrices, with large standard errors: (2, n) each, by name.
 
-    Rows are values, which ascend, and rises of the energy without the value's own weak prior. Values for which the user
-    has set bounds have none, and neither have those for which there is no time.
+    If there are any, those with smaller ones follow. Rows are values, which ascend, and rises of the energy without the
+    value's own weak prior. Values for which the user has set bounds have none, and neither have those for which there
+    is no time.
     """
-    found, space, begin = {}, evaluator.space, 0
+    found, space = {}, evaluator.space
     run = _Run(evaluator, len(evaluator.record))
+    entries = list(_entries(evaluator, unconstrained, errors))
     try:
-        for item, value in zip(space.learned, space.values_at(unconstrained), strict=True):
-            slot, error = item.slot, errors.get(item.slot.name, np.zeros(item.slot.shape))
-            has_bounds = item.lower is not None or item.upper is not None
-            for name, index, place, power in _logarithms(slot):
-                if is_loose(value[index], error[index]) and not has_bounds:
-                    evaluator.space = space.release(np.arange(space.size) == begin + place)
-                    logarithms, rises = _profile(run, unconstrained, begin + place)
+        # Beside a value that is near the end of its range, curvatures say too little about the others as well.
+        for smallest in (LOOSE, _UNSURE):
+            for name, place, power, relative_error in entries:
+                if name not in found and relative_error > smallest:
+                    evaluator.space = space.release(np.arange(space.size) == place)
+                    logarithms, rises = _profile(run, unconstrained, place)
                     found[name] = np.stack([np.exp(power * logarithms), rises])
-            begin += slot.size
+            if not found:
+                break
     except _TooLong:
         pass
     finally:
         evaluator.space = space
     return found
+
+
+def _entries(
+    evaluator: Evaluator, unconstrained: np.ndarray, errors: dict[str, np.ndarray]
+) -> Iterator[tuple[str, int, float, float]]:
+    """The name of every entry that may have a profile, its place among the free numbers, of which power of the entry
+    that is the logarithm, and its standard error, relative to its value."""
+    space, begin = evaluator.space, 0
+    for item, value in zip(space.learned, space.values_at(unconstrained), strict=True):
+        error = errors.get(item.slot.name)
+        if error is not None and item.lower is None and item.upper is None:
+            for name, index, place, power in _logarithms(item.slot):
+                yield name, begin + place, power, float(error[index] / value[index]) if value[index] > 0.0 else np.inf
+        begin += item.slot.size
 
 
 def _logarithms(slot: Slot) -> Iterator[tuple[str, tuple[int, ...], int, float]]:

@@ -90,9 +90,10 @@ class ResultMethods:
         Effects are conditional on the learned hyperparameters; with `including_learned=True`, standard errors include
         the uncertainty of these, which takes two inferences per learned number. Standard errors of hyperparameters are
         those of `fit`. Their intervals are symmetric on the scale on which they are learned (logarithms of variances).
-        Where the standard error of a positive value is larger than the value, or infinite, as that of a variance that
-        ended at 0, the interval is a profile interval, unless that would take more than a second or two: it ends where
-        the energy, with all other values at their best, has risen by half a chi-squared quantile.
+        If the standard error of any positive value is larger than the value, or infinite, as that of a variance that
+        ended at 0, this interval and others that the data leave wide are profile intervals, unless that would take more
+        than a few seconds: they end where the energy, with all other values at their best, has risen by half a
+        chi-squared quantile.
         """
         from ..diagnostics import effects
         from ..validation.arguments import flag

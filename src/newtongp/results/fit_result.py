@@ -31,9 +31,9 @@ class FitResult(Result):
     are determined (their product, or a threshold minus an intercept) to the other, and `notes` lists what else was not
     learned and why. `covariance` and `joint_covariance` are joint covariances (with the curvature of weak priors),
     `undetermined` names values that only a weak prior determines, and `summary()` shows all of this. `profiles` has
-    the profiles of positive values whose standard errors are larger than themselves, by name, (2, n): values, and how
-    much the energy rises there with all others at their best. They are computed when first used, if that takes no more
-    than a second or two.
+    the profiles of positive values, if the standard error of any is larger than the value, by name, (2, n): values, and
+    how much the energy rises there with all others at their best. They are computed when first used, if that takes no
+    more than a few seconds.
 
     >>> import newtongp as ng
     >>> model = ng.Model(ng.GP(ng.kernels.RBF()), ng.likelihoods.Gaussian())

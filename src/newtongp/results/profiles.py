@@ -53,10 +53,5 @@ def _crossing(logarithms: np.ndarray, roots: np.ndarray, half: float) -> float |
 
 
 def are_needed(values: Mapping[str, np.ndarray], errors: Mapping[str, np.ndarray]) -> bool:
-    """Whether any value is so poorly determined that its interval is one from a profile."""
-    return any(np.any(is_loose(values[name], error)) for name, error in errors.items())
-
-
-def is_loose(value: np.ndarray, error: np.ndarray) -> np.ndarray:
-    """Which entries of a value have such a standard error."""
-    return error > LOOSE * np.abs(value)
+    """Whether any value is so poorly determined that intervals are those of profiles."""
+    return any(np.any(error > LOOSE * np.abs(values[name])) for name, error in errors.items())
