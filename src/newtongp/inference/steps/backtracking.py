@@ -16,6 +16,10 @@ from .base import SHORTEST, Outcome, Step, Verdict
 from .guard import Guard
 
 
+_NEARLY_FLAT = 1e-9
+"""The largest rise of the objective, relative to its size, of a step that brings the fixed point closer."""
+
+
 class _State(eqx.Module):
     """ρ, the memory of the acceleration, and the guard."""
 
@@ -28,7 +32,7 @@ class Backtracking(Step):
     """Full steps, halved until the trial is sound and the objective has not risen; doubled after success.
 
     For methods whose fixed points are the stationary points of an objective. If the objective cannot distinguish two
-    points, the fixed-point residual must not grow instead. If convergence is slow, Anderson acceleration is tried
+    points, the fixed-point residual must not grow instead; if it can hardly do that, a smaller residual is enough. If convergence is slow, Anderson acceleration is tried
     first, and accepted only if it passes the same test.
 
     Far from the optimum, negative curvature may allow only tiny steps before the posterior becomes improper. It is then
@@ -67,7 +71,9 @@ class Backtracking(Step):
     def judge(self, state, move, before, after, psd):
         change = after.objective - before.objective
         flat = jnp.abs(change) <= after.rounding
-        fallen = jnp.where(flat, after.residual <= before.residual, change < 0.0)
+        # At nodes, the objective is lowest a little away from the fixed point, and rises on the last way there.
+        closer = (change <= _NEARLY_FLAT * (1.0 + jnp.abs(before.objective))) & (after.residual < 0.9 * before.residual)
+        fallen = jnp.where(flat, after.residual <= before.residual, (change < 0.0) | closer)
         accelerated = state.memory.next
         accept = after.sound & fallen & (psd | ~accelerated)
         # A failed acceleration costs one trial and the memory, not step length.
