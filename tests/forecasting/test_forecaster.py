@@ -384,6 +384,31 @@ def test_several_series_in_one_are_noticed():
         forecaster = ng.Forecaster("level", None, likelihood="gaussian").fit(table, time="month", y="sold")
     with pytest.raises(ValueError, match="has one series without a label"):
         forecaster.plot(series="a")
+    # One row is missing, and a column of numbers that hardly repeat comes first.
+    others = {"month": months, "visitors": 100.0 + np.arange(36) * 7 % 36, **table}
+    shorter = {name: np.delete(np.asarray(values), 35) for name, values in others.items()}
+    with pytest.warns(ng.FitWarning, match="these seem to be 3 series, .* pass series='store'"):
+        ng.Forecaster("level", None, likelihood="gaussian").fit(shorter, time="month", y="sold")
+
+
+def test_a_plot_of_one_of_several_series_has_its_rows_alone(shops):
+    forecaster = shops[0]
+    label, other = list(forecaster.fits)[:2]
+    time, series = forecaster.columns[0], forecaster.columns[2]
+    future = forecaster.forecast(3)
+    axes = forecaster.plot(future[[series, time]], series=label).axes[0]
+    (median,) = (line for line in axes.lines if line.get_label() == "median")
+    np.testing.assert_array_equal(median.get_ydata(), future["median"][future[series] == label])
+    with pytest.raises(ValueError, match=f"the table has no rows of the series '{label}'"):
+        forecaster.plot(future.loc[future[series] == other, [series, time]], series=label)
+    with pytest.raises(ValueError, match="none of which has the label"):
+        forecaster.plot(series=[label])
+
+
+def test_one_label_needs_no_choice():
+    table = {"month": np.arange(12), "store": ["a"] * 12, "sold": np.arange(12) % 5 + 1.0}
+    forecaster = ng.Forecaster("level", None, likelihood="gaussian").fit(table, time="month", y="sold", series="store")
+    assert forecaster.plot(2).axes and forecaster.result is forecaster.fits["a"].result
 
 
 @pytest.mark.slow

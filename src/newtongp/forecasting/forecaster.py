@@ -1,6 +1,6 @@
 """`Forecaster`: forecasts of series by trend, seasons, holidays, regressors and interventions."""
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -100,7 +100,7 @@ class Forecaster:
             own = table if chosen is None else take_rows(table, chosen)
             rows, flavour = read_rows(own, time, y)
             if chosen is None:
-                warn_of_several_series(rows)
+                warn_of_several_series(rows, self.specification.regressors)
             return fit_rows(self.specification, calendar_for(rows, flavour), rows, self.options)
 
         if series is None:
@@ -132,12 +132,12 @@ class Forecaster:
         Of several structures it is that of the one with the largest weight.
         """
         fits = self._fitted()
-        if self._series is not None:
-            label = next(iter(fits))
+        label = next(iter(fits))
+        if len(fits) > 1:
             raise ValueError(
                 f"result is of one series, and this forecaster has {len(fits)}: use forecaster.fits[{label!r}].result"
             )
-        return fits[None].result
+        return fits[label].result
 
     @property
     def structures(self) -> Any:
@@ -233,13 +233,19 @@ class Forecaster:
         """The data, the fitted mean, and the forecast with its interval; of several series, that with this label."""
         from .plots import plot_forecast
 
-        return plot_forecast(self._one(series), horizon, checked_level(level), axes)
+        label = self._label(series)
+        if is_table(horizon) and self._series is not None:
+            places = self._places(horizon)
+            if label not in places:
+                raise ValueError(f"the table has no rows of the series {label!r}: leave it out, or give its times")
+            horizon = places[label][2]
+        return plot_forecast(self._fitted()[label], horizon, checked_level(level), axes)
 
     def plot_components(self, level: float = 0.9, axes: Any = None, *, series: Any = None) -> "Figure":
         """One panel per component: the trend over time, seasons over one period, and effects."""
         from .plots import plot_components
 
-        return plot_components(self._one(series), checked_level(level), axes)
+        return plot_components(self._fitted()[self._label(series)], checked_level(level), axes)
 
     @property
     def _time(self) -> str:
@@ -282,11 +288,16 @@ class Forecaster:
             raise ValueError("this forecaster has not been fitted: call fit(table, time='date', y='sales') first")
         return self.fits
 
-    def _one(self, series: Any) -> Fitted:
-        """The only series, or the one with this label."""
+    def _label(self, series: Any) -> Any:
+        """The label of the only series, or of the one that is wanted."""
         fits = self._fitted()
-        if series in fits:
-            return fits[series]
+        if series is None and len(fits) == 1:
+            return next(iter(fits))
+        if isinstance(series, Hashable):
+            if series in fits:
+                return series
+            if series in self.failures:
+                raise ValueError(f"the series {series!r} was not fitted: {self.failures[series]}")
         if self._series is None:
             raise ValueError(f"this forecaster has one series without a label, got series={series!r}: leave it out")
         problem = "" if series is None else f", none of which has the label {series!r}"

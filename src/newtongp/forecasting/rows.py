@@ -49,27 +49,37 @@ def read_rows(given: Any, time: str, output: str | None) -> tuple[Rows, tuple[st
     return Rows(times[order], y[order], take_rows(given, order), time, output), flavour
 
 
-def warn_of_several_series(rows: Rows) -> None:
-    """Warn if times are repeated, and not within the levels of another column: these are several series."""
-    if np.unique(rows.times).size > 0.5 * rows.count:
+_REPEATED, _ROWS_PER_SERIES = 0.1, 4
+"""The smallest share of rows at repeated times, and number of rows per label, that point to several series."""
+
+
+def warn_of_several_series(rows: Rows, regressors: Sequence[str]) -> None:
+    """Warn if times are repeated, and not within the labels of another column: these are several series.
+
+    Of several such columns, the one with the fewest labels is named.
+    """
+    times, which_time = np.unique(rows.times, return_inverse=True)
+    if rows.count - times.size < _REPEATED * rows.count:
         return
-    table = Table(rows.table)
+    table, found = Table(rows.table), dict[str, int]()
     for name in table.names:
-        if name in (rows.time, rows.output):
+        if name in (rows.time, rows.output, *regressors):
             continue
         try:
             labels, which = table[name].labels()
         except ValueError:  # entries are missing
             continue
-        pairs = np.unique(np.stack([which, np.unique(rows.times, return_inverse=True)[1]]), axis=1)
-        if pairs.shape[1] == rows.count and len(labels) < rows.count:
-            warnings.warn(
-                f"times are repeated, but not within one {name}, so these seem to be {len(labels)} series, which are "
-                f"modelled as one: pass series={name!r} to forecast each of them",
-                FitWarning,
-                stacklevel=4,
-            )
-            return
+        pairs = np.unique(np.stack([which, which_time]), axis=1)
+        if pairs.shape[1] == rows.count and _ROWS_PER_SERIES * len(labels) <= rows.count:
+            found[name] = len(labels)
+    if found:
+        name = min(found, key=lambda column: found[column])
+        warnings.warn(
+            f"times are repeated, but not within one {name}, so these seem to be {found[name]} series, which are "
+            f"modelled as one: pass series={name!r} to forecast each of them",
+            FitWarning,
+            stacklevel=4,
+        )
 
 
 def calendar_for(rows: Rows, flavour: tuple[str, Any]) -> Calendar:

@@ -15,7 +15,6 @@ from .anderson import Acceleration
 from .base import SHORTEST, Outcome, Step, Verdict
 from .guard import Guard
 
-
 _NEARLY_FLAT = 1e-9
 """The largest rise of the objective, relative to its size, of a step that brings the fixed point closer."""
 
@@ -32,8 +31,8 @@ class Backtracking(Step):
     """Full steps, halved until the trial is sound and the objective has not risen; doubled after success.
 
     For methods whose fixed points are the stationary points of an objective. If the objective cannot distinguish two
-    points, the fixed-point residual must not grow instead; if it can hardly do that, a smaller residual is enough. If convergence is slow, Anderson acceleration is tried
-    first, and accepted only if it passes the same test.
+    points, the fixed-point residual must not grow instead; if it can hardly do that, a smaller residual is enough. If
+    convergence is slow, Anderson acceleration is tried first, and accepted only if it passes the same test.
 
     Far from the optimum, negative curvature may allow only tiny steps before the posterior becomes improper. It is then
     left out of the proposals for some steps and tried again from time to time, because it is needed at the optimum. It
