@@ -27,11 +27,13 @@ def test_counts_that_are_all_the_same(y, value):
     assert texts(ng.infer(result.model, ROWS, changed), "y") == []
 
 
+@pytest.mark.parametrize("effects", ["wide", "flat", "maximised"])
 @pytest.mark.parametrize("moved", [False, True])
-def test_separated_classes(moved):
+def test_separated_classes(moved, effects):
     """The same columns and classes, with one row on the other side."""
     is_positive = (ROWS > 11.0) ^ (moved & (ROWS == 6.0))
-    result = ng.fit("y ~ 1 + x", {"y": is_positive.astype(int), "x": ROWS}, "bernoulli", throw=False)
+    table = {"y": is_positive.astype(int), "x": ROWS}
+    result = ng.fit("y ~ 1 + x", table, "bernoulli", effects=effects, throw=False)
     found = texts(result, "y")
     assert len(found) == (0 if moved else 1)
     assert moved or "classes are separated" in found[0]
@@ -60,3 +62,10 @@ def test_values_that_the_data_do_not_determine_are_listed():
     assert [name for name, error in result.standard_errors.items() if np.isinf(error)] == ["kernel.alpha"]
     (text,) = texts(result, "fit")
     assert "do not determine kernel.alpha:" in text
+
+
+def test_zero_counts_over_time_have_a_forecast_near_zero():
+    forecaster = ng.Forecaster().fit({"month": np.arange(40), "sold": np.zeros(40)}, time="month", y="sold")
+    assert np.max(forecaster.forecast(6)["mean"]) < 0.05
+    about = [each.about for each in forecaster.result.summary(checks=False).warnings]
+    assert about.count("y") == 1 and not any("influence" in text for text in texts(forecaster.result, "fit"))

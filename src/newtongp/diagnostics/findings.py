@@ -79,7 +79,7 @@ def _warn_of_data(result: Result) -> Iterator[Finding]:
                 f"All observed y are {shown(y[0])}: the data say nothing about how y varies, and learned values depend "
                 "on priors or on where the search stopped. Check that y was read as intended.",
             )
-    elif result.settled and result.marginals is not None and _are_separated(result, data):
+    elif result.marginals is not None and _are_separated(result, data):
         yield Finding(
             "y",
             "The classes are separated: f has the sign of its class in every row, so larger effects would fit even "

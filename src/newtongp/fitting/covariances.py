@@ -8,6 +8,7 @@ import numpy as np
 from .._runtime.double import in_double
 from ..inference.infer import infer
 from ..model import Model
+from ..numerics.known import depends_on, transformed_covariance
 from ..parameters.constraints import Between
 from ..priors.linear import LinearModel
 from ..results.profiles import entry_name
@@ -47,7 +48,7 @@ def covariance(result: Any) -> NamedCovariance:
     """The covariance of the learned values, by the delta method."""
     slots = _slots(result)
     slope, names = _value_slopes(slots, _free(slots, result))
-    matrix = _carried(slope, _spread(result))
+    matrix = transformed_covariance(slope, _spread(result))
     values = np.concatenate([np.ravel(result.learned[slot.name]) for slot in slots])
     return NamedCovariance(names, values, matrix)
 
@@ -68,7 +69,7 @@ def joint_covariance(result: Any) -> NamedCovariance:
     means = _mean_slopes(result, slots, unconstrained, spread, _weight_means)
     own, names = _value_slopes(slots, unconstrained)
     slope = np.concatenate([means, own])
-    matrix = _carried(slope, spread)
+    matrix = transformed_covariance(slope, spread)
     weights = result.posterior.weights
     count = weights.mean.shape[0]
     matrix[:count, :count] += weights.covariance
@@ -159,20 +160,4 @@ def carried_variances(result: Any, read: Callable[[Any], np.ndarray]) -> np.ndar
     slope = _mean_slopes(result, slots, _free(slots, result), spread, read)
     loose = np.isinf(np.diagonal(spread))
     known = np.where(loose[:, None] | loose[None, :], 0.0, spread)
-    return np.where(_depends(slope, loose), np.inf, np.sum((slope @ known) * slope, axis=1))
-
-
-def _depends(slope: np.ndarray, loose: np.ndarray) -> np.ndarray:
-    """The rows that depend on numbers that are not determined."""
-    return np.any(np.abs(slope[:, loose]) > 1e-9 * np.max(np.abs(slope), initial=0.0), axis=1)
-
-
-def _carried(slope: np.ndarray, spread: np.ndarray) -> np.ndarray:
-    """slope · spread · slopeᵀ, infinite where it depends on numbers that are not determined."""
-    loose = np.isinf(np.diagonal(spread))
-    known = np.where(loose[:, None] | loose[None, :], 0.0, spread)
-    matrix = slope @ known @ slope.T
-    open_rows = _depends(slope, loose)
-    matrix[open_rows, :] = matrix[:, open_rows] = np.nan
-    matrix[open_rows, open_rows] = np.inf
-    return matrix
+    return np.where(depends_on(slope, loose), np.inf, np.sum((slope @ known) * slope, axis=1))

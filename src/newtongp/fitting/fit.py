@@ -275,7 +275,7 @@ def _finish(evaluator, searches, trace, interrupted, hessian: Any, find_profiles
     errors: tuple = ((lambda: found(hessian())), None) if is_later else found(hessian)
     is_optimum = find_profiles is not None and status is Status.CONVERGED
     find = functools.partial(find_profiles, unconstrained) if is_optimum else None
-    space.note_without_influence(evaluator.slopes, bool(np.any(setup.data.observed)))
+    space.note_without_influence(evaluator.slopes, setup.data.y[setup.data.observed])
     fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, *errors, find)
     report_failure(fit_result, throw, stacklevel=4)
     return fit_result

@@ -199,14 +199,16 @@ class Space:
         moving = self.names_of(np.max(slopes, axis=0) > _NO_SLOPE)
         return [slot.name for slot in self.slots if slot.name not in moving]
 
-    def note_without_influence(self, evaluations: list[tuple[float, np.ndarray]], any_observed: bool) -> None:
-        """Add notes on those parameters."""
+    def note_without_influence(self, evaluations: list[tuple[float, np.ndarray]], observed: np.ndarray) -> None:
+        """Add notes on those parameters, given the rows of y that are observed."""
         still = self.without_influence(evaluations)
-        if not any_observed:
+        if observed.shape[0] == 0:
             self.notes["fit"] = (
                 "Nothing was learned: y is missing (NaN) in every row, so hyperparameters have their starting values. "
                 "Check that y was read as intended."
             )
+        elif observed.shape[0] > 1 and np.all(observed == observed[0]):
+            return  # it is y that has none, and the summary says so
         elif len(still) < len(self.slots):
             for name in still:
                 self.notes[name] = (

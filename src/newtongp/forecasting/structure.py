@@ -71,13 +71,15 @@ class Structure:
 def guess_likelihood(y: np.ndarray, periods: Sequence[float] = ()) -> Likelihood:
     """Negative binomial for counts, log-normal for other positive numbers, Gaussian otherwise.
 
+    Counts that are all zero are Poisson: they say nothing about a dispersion.
+
     >>> [type(guess_likelihood(np.array(y))).__name__ for y in ([0, 3, 2], [0.5, 2.0], [-1.0, 2.0])]
     ['NegativeBinomial', 'LogNormal', 'Gaussian']
     """
     values = y[np.isfinite(y)]
     whole = np.all((values >= 0.0) & (values == np.round(values))) and np.median(values) < _COUNTS
     if whole and (np.any(values == 0.0) or dispersion_of(y, periods) > _LEAST_DISPERSION):
-        return likelihoods.NegativeBinomial()
+        return likelihoods.NegativeBinomial() if np.any(values > 0.0) else likelihoods.Poisson()
     return likelihoods.LogNormal() if np.all(values > 0.0) else likelihoods.Gaussian()
 
 

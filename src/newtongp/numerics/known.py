@@ -87,3 +87,19 @@ def lower_roots_given(matrices: np.ndarray) -> np.ndarray:
         scale = np.where(pivot > 0.0, pivot, 1.0)[..., None]
         root[..., k + 1 :, k] = np.where(pivot[..., None] > 0.0, rest / scale, 0.0)
     return root
+
+
+def depends_on(slope: np.ndarray, loose: np.ndarray) -> np.ndarray:
+    """Which rows of slopes depend on any of these numbers."""
+    return np.any(np.abs(slope[:, loose]) > 1e-9 * np.max(np.abs(slope), initial=0.0), axis=1)
+
+
+def transformed_covariance(slope: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """slope · covariance · slopeᵀ, infinite where it depends on numbers that are not determined."""
+    loose = np.isinf(np.diagonal(covariance))
+    known = np.where(loose[:, None] | loose[None, :], 0.0, covariance)
+    matrix = slope @ known @ slope.T
+    open_rows = depends_on(slope, loose)
+    matrix[open_rows, :] = matrix[:, open_rows] = np.nan
+    matrix[open_rows, open_rows] = np.inf
+    return matrix

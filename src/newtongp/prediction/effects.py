@@ -4,6 +4,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..numerics.known import transformed_covariance
 from ..parameters.names import hyperparameters
 from ..priors.additive import Additive
 from ..results.result import Result
@@ -33,7 +34,7 @@ def coefficients(result: Result, entry: Entry) -> Coefficients:
     mean, covariance = _of_centred(result, entry)
     if term.prior == "maximised":
         covariance = _learned_covariance(result, entry)
-    return Coefficients(encoder.names, back @ mean, back @ covariance @ back.T)
+    return Coefficients(encoder.names, back @ mean, transformed_covariance(back, covariance))
 
 
 def coefficient_means(result: Result, entry: Entry) -> np.ndarray:
