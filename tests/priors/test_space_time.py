@@ -492,3 +492,23 @@ def test_priors_with_inducing_places_survive_saving(sparse, tmp_path):
     loaded = ng.load(tmp_path / "result.ngp")
     np.testing.assert_array_equal(loaded.model.prior.inducing, INDUCING)
     assert loaded.energy == sparse[1].energy
+
+
+@pytest.mark.slow
+def test_predictions_of_some_rows_are_one_program():
+    """At few and many times and places; each row has the prediction that it has among all."""
+    model = ng.Model(ng.SpaceTimeGP(TIME, SPACE), LIKELIHOODS["poisson"])
+    posterior = ng.infer(model, X[:80], OUTPUTS["poisson"][:80]).posterior
+    new = np.concatenate([X[80:120], X[80:81] + np.array([[0.25, 0.0, 0.0]])])
+    wanted, compiled = posterior.predict(new), []
+
+    def listen(event, duration, **_):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(duration)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    for rows in ([0], [1, 2], np.arange(7), np.arange(20), [40, 3]):
+        found = posterior.predict(new[rows])
+        np.testing.assert_allclose(found.mean, wanted.mean[rows], rtol=1e-12)
+        np.testing.assert_allclose(found.covariance, wanted.covariance[rows], rtol=1e-12)
+    assert compiled == []

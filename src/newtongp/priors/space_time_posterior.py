@@ -1,6 +1,7 @@
 """The posterior of a Gaussian process in space and time: predictions, joint distributions and draws at any points."""
 
 import functools
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -140,6 +141,8 @@ class _Group(NamedTuple):
     """The step of the chain before each time, within the segment; −1 before the first."""
     points: Any
     """The points at each time, (L, Q)."""
+    used: Any
+    """Which times are not only there to fill up the size of the arrays, (L,)."""
 
 
 def _groups(times: np.ndarray, segments: int, wanted: np.ndarray) -> tuple[_Group, np.ndarray]:
@@ -149,14 +152,18 @@ def _groups(times: np.ndarray, segments: int, wanted: np.ndarray) -> tuple[_Grou
     index = np.searchsorted(times, distinct, side="right") - 1
     segment = np.maximum(index, 0) // length
     _, group, within = _split(segment.astype(float), _STEPS_PER_GROUP)
-    shape = _size(int(group.max()) + 1), _size(int(within.max()) + 1), _size(int(number.max()) + 1)
+    # Times that fill up cost nothing, so sizes may be few.
+    counts = (int(each.max()) + 1 for each in (group, within, number))
+    shape = tuple(_size_among(sizes, count) for sizes, count in zip(_SIZES, counts, strict=True))
     found = _Group(
         np.zeros(shape[0], dtype=np.int32),
         np.full(shape[:2], distinct[0]),
         np.zeros(shape[:2], dtype=np.int32),
         np.zeros(shape, dtype=np.int32),
+        np.zeros(shape[:2], dtype=bool),
     )
     found.segment[group] = segment
+    found.used[group, within] = True
     found.times[group, within] = distinct
     found.index[group, within] = index - segment * length
     found.points[group[step], within[step], number] = np.arange(wanted.size)
@@ -173,6 +180,15 @@ def _split(values: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray, np.nd
     group, within = np.empty(values.size, dtype=int), np.empty(values.size, dtype=int)
     group[order], within[order] = np.cumsum(begins) - 1, number % most
     return ordered[begins], group, within
+
+
+_SIZES = (4, 16), (8, _STEPS_PER_GROUP), (8, _POINTS_PER_STEP)
+"""The smallest sizes of arrays of points: groups, times in a group, and points at a time."""
+
+
+def _size_among(sizes: tuple[int, int], count: int) -> int:
+    """The first of these sizes that is large enough, or the next power of four."""
+    return next((size for size in sizes if count <= size), 4 ** math.ceil(math.log(count, 4)))
 
 
 def _size(count: int) -> int:
@@ -222,6 +238,12 @@ def _at_points(posterior: SpaceTimePosterior, x: Float[Array, "M P"], groups: _G
     seen = rows.features.shape[2]
     after = jnp.concatenate([times[1:, 0], times[-1:, -1]])
 
+    def unused(axis):
+        """Numbers of no meaning, which take no time, in place of those of a group or a time."""
+        shape = groups.points.shape[1 + axis :]
+        empty = Gaussian(*(jnp.zeros((*shape, *part.shape[1:])) for part in (rows.mean, rows.residual)))
+        return lambda argument: empty
+
     def run(chain, steps, psd):
         by_segment = separable.cut(steps, chain.segments)
 
@@ -234,7 +256,7 @@ def _at_points(posterior: SpaceTimePosterior, x: Float[Array, "M P"], groups: _G
             ends = jnp.concatenate([all_times, after[group.segment][None]])
 
             def at_time(time):
-                time, index, points = time
+                time, index, points, _ = time
                 before = jnp.maximum(index, 0)
                 start, end = jnp.minimum(all_times[before], time)[None], jnp.maximum(ends[index + 1], time)[None]
                 here = time[None]
@@ -252,9 +274,10 @@ def _at_points(posterior: SpaceTimePosterior, x: Float[Array, "M P"], groups: _G
                 )
                 return _read(state, jax.tree.map(lambda leaf: leaf[points], rows), seen)
 
-            return jax.lax.map(at_time, (group.times, group.index, group.points))
+            times_of_group = group.times, group.index, group.points, group.used
+            return jax.lax.map(lambda time: jax.lax.cond(time[-1], at_time, unused(1), time), times_of_group)
 
-        return jax.lax.map(of_group, groups)
+        return jax.lax.map(lambda group: jax.lax.cond(group.used[0], of_group, unused(0), group), groups)
 
     return _by_sign(chain, jnp.asarray(posterior.precision), jnp.asarray(posterior.linear), run)
 
