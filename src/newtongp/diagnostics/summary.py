@@ -19,7 +19,7 @@ from ..results.result import Result
 from ..results.wording import SEARCHES, in_words, inference_sentence, inference_status
 from ..validation.arguments import flag
 from ..validation.frames import make_frame
-from ..validation.text import shown
+from ..validation.text import counted, shown
 from .findings import Finding, find_all, range_words
 from .tables import as_text, library_of_result
 
@@ -282,10 +282,11 @@ def _lines(facts: dict[str, Any]) -> Iterator[tuple[str, str]]:
     search, inference, rows = facts["fit"], facts["inference"], facts["rows"]
     if search is not None:
         yield "fit", in_words(search["status"])
-        yield "", f"{search['iterations']} iterations, {search['evaluations']} evaluations, {search['seconds']:.1f} s"
+        done = counted(search["iterations"], "iteration"), counted(search["evaluations"], "evaluation")
+        yield "", f"{', '.join(done)}, {search['seconds']:.1f} s"
     residual = "unknown" if inference["residual"] is None else f"{inference['residual']:.1e}"
     # A fit starts its last inference where the previous one ended, so its number of steps is not informative.
-    after = f" after {inference['steps']} steps" if search is None else ""
+    after = f" after {counted(inference['steps'], 'step')}" if search is None else ""
     yield "inference", f"{in_words(inference['status'])}{after}, residual {residual}"
     value = "not finite" if facts["energy"]["value"] is None else f"{facts['energy']['value']:.4f}"
     yield "energy", f"{value} ({facts['energy']['name']})"

@@ -56,3 +56,12 @@ def in_a_sentence(names: Iterable[str], most: int = 6) -> str:
     if len(every) > most:
         every = [*every[:most], f"{len(every) - most} more"]
     return " and ".join([", ".join(every[:-1]), every[-1]]) if len(every) > 1 else every[0]
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "step"), counted(0, "step")
+    ('1 step', '0 steps')
+    """
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
