@@ -273,8 +273,9 @@ def _finish(evaluator, searches, trace, interrupted, hessian: Any, find_profiles
     result = run.result(evaluator.report_at(unconstrained, sites) if known is None else known)
     is_later, found = callable(hessian), functools.partial(errors_and_spread, space, unconstrained)
     errors: tuple = ((lambda: found(hessian())), None) if is_later else found(hessian)
-    is_optimum = find_profiles is not None and status is Status.CONVERGED
-    find = functools.partial(find_profiles, unconstrained) if is_optimum else None
+    find = None
+    if find_profiles is not None and status is Status.CONVERGED:
+        find = functools.partial(find_profiles, unconstrained)
     space.note_without_influence(evaluator.slopes, setup.data.y[setup.data.observed])
     fit_result = space.finish(unconstrained, result, status, trace, len(evaluator.record), started, *errors, find)
     report_failure(fit_result, throw, stacklevel=4)
