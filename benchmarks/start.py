@@ -111,7 +111,6 @@ def start(given: argparse.Namespace, folder: Path) -> list[dict]:
             "use_cache": lambda row: middle(row, "asked"),
             "now by before": lambda row: ratio(row, "now", "before"),
             "cached by before": lambda row: ratio(row, "cached", "before"),
-            "use_cache by before": lambda row: ratio(row, "asked", "before"),
             "cached by import": lambda row: ratio(row, "cached", "bare"),
             "ended": lambda row: row["answers"].get("now", ""),
         },
