@@ -139,5 +139,5 @@ def test_wrong_periods(wrong):
 
 
 def test_text_that_is_no_time():
-    with pytest.raises(ValueError, match=r"must hold times: .* first entry is 'Q1'"):
+    with pytest.raises(ValueError, match=r"must hold times: .* row 0 is 'Q1'"):
         read_times(Table({"t": ["Q1", "Q2", "Q3"]}), "t")

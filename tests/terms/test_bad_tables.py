@@ -349,3 +349,20 @@ def test_new_rows_that_are_not_a_table(result):
 def test_good_new_rows(result):
     assert result.predict(NEW).mean.shape == (1,)
     assert result.predict(NEW | {"site2": ["new"]}).mean.shape == (1,)  # a new level of a group is no error
+
+
+@pytest.mark.parametrize(
+    ("entries", "row", "entry"),
+    [([0, 1, "many", 3], 2, "'many'"), (["0", "1", "2", "n/a"], 3, "'n/a'"), (["0", "1", "2", "3"], 0, "'0'")],
+)
+def test_the_entry_that_is_no_number_is_named(entries, row, entry):
+    with pytest.raises(ValueError, match=f"column 'y' must hold numbers to be y, but row {row} is {entry}: correct it"):
+        ng.fit("y ~ x", {"y": np.array(entries, dtype=object), "x": np.arange(4.0)}, "poisson")
+
+
+def test_the_entry_that_is_out_of_range_is_named():
+    with pytest.raises(ValueError, match=r"exposure must be greater than 0, but entry 2 is -1\.0: give a positive"):
+        ng.likelihoods.Poisson(exposure=np.array([1.0, 2.0, -1.0, 3.0]))
+    days = ["2020-01-01", "2020-01-02", "2020-13-01", "2020-01-04", "2020-01-05"]
+    with pytest.raises(ValueError, match=r"column 'day' must hold times: .*, but row 2 is '2020-13-01': correct it"):
+        ng.Forecaster().fit({"day": days, "sold": np.arange(5.0)}, time="day", y="sold")

@@ -226,14 +226,23 @@ def _parsed(column: Column) -> tuple[np.ndarray, tuple[str, Any]]:
     try:
         found = np.array(plain, dtype="datetime64[us]")
     except (ValueError, TypeError):
+        row = next((row for row, entry in enumerate(plain) if not _is_time(entry)), 0)
         raise ValueError(
             f"column {column.name!r} must hold times: dates, time stamps, numbers, or text such as '2024-01-31', but "
-            f"its first entry is {short(first)}"
+            f"row {row} is {short(plain[row])}: correct it, or convert the column, as by pandas.to_datetime(format=...)"
         ) from None
     if isinstance(first, str):
         return found, ("text", len(first))
     is_date = isinstance(first, datetime.date) and not isinstance(first, datetime.datetime)
     return found, ("date", None) if is_date else ("", None)
+
+
+def _is_time(entry: Any) -> bool:
+    try:
+        np.datetime64(entry, "us")
+    except (ValueError, TypeError):
+        return False
+    return True
 
 
 def calendar_of(times: np.ndarray, flavour: tuple[str, Any]) -> Calendar:

@@ -34,10 +34,10 @@ class Column(NamedTuple):
     def numbers(self) -> np.ndarray:
         """The entries as finite floats; ValueError names the row of any other."""
         if not self.is_numeric:
-            first = self._first()
+            row, entry = self._no_number()
             raise ValueError(
-                f"column {self.name!r} must hold numbers here, but its first entry is {short(first)}: "
-                f"{_instead_of(first, self.name)}"
+                f"column {self.name!r} must hold numbers here, but row {row} is {short(entry)}: "
+                f"{_instead_of(entry, self.name)}"
             )
         values = self.entries.astype(float)
         wrong = np.flatnonzero(~(np.abs(values) <= _LARGEST))
@@ -52,18 +52,19 @@ class Column(NamedTuple):
             )
         return values
 
-    def _first(self) -> Any:
-        """The first entry that is not missing, as a plain value."""
-        plain = (_plain(entry) for entry in self.entries)
-        return next((entry for entry in plain if entry is not None and entry == entry), None)
+    def _no_number(self) -> tuple[int, Any]:
+        """The first row with an entry that cannot be read as a number, or else that is not missing; and the entry."""
+        plain = [_plain(entry) for entry in self.entries]
+        present = [(row, entry) for row, entry in enumerate(plain) if entry is not None and entry == entry]
+        return next((pair for pair in present if not _can_be_number(pair[1])), next(iter(present), (0, None)))
 
     def numbers_or_missing(self) -> np.ndarray:
         """The entries as floats with NaN where they are missing, for y."""
         if not self.is_numeric:
-            first = self.entries[0] if self.entries.size else None
+            row, entry = self._no_number()
             raise ValueError(
-                f"column {self.name!r} must hold numbers to be y, but its first entry is {short(_plain(first))}: "
-                "convert it, as to 0 and 1, or to counts"
+                f"column {self.name!r} must hold numbers to be y, but row {row} is {short(entry)}: correct it, or "
+                "convert the column, as to 0 and 1, or to counts"
             )
         return self.entries.astype(float)
 
@@ -111,6 +112,15 @@ class Column(NamedTuple):
                 f"column {self.name!r} must hold numbers, or time stamps of one kind, but row {error.row} is "
                 f"{short(error.second)} and others are like {short(error.first)}: make them all alike"
             ) from None
+
+
+def _can_be_number(entry: Any) -> bool:
+    """Whether an entry is a number, or text that is read as one."""
+    try:
+        float(entry)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 class Table:

@@ -99,13 +99,15 @@ def parameter(
     if array.size == 0:
         raise ValueError(f"{name} must not be empty, got {value!r}: {in_range}")
     if not np.all(np.isfinite(array)):
-        raise ValueError(f"{name} must be finite, got {value!r}: {in_range}")
+        raise ValueError(f"{name} must be finite, {_which(value, array, ~np.isfinite(array))}: {in_range}")
     too_low = (array <= lower) if above else (array < lower)
     too_high = (array >= upper) if below else (array > upper)
     if np.any(too_low) or np.any(too_high):
         bounds = [f"{'greater than' if above else 'at least'} {lower:g}"] if np.isfinite(lower) else []
         bounds += [f"{'less than' if below else 'at most'} {upper:g}"] if np.isfinite(upper) else []
-        raise ValueError(f"{name} must be {' and '.join(bounds)}, got {value!r}: {in_range}")
+        raise ValueError(
+            f"{name} must be {' and '.join(bounds)}, {_which(value, array, too_low | too_high)}: {in_range}"
+        )
     if lower == 0.0 and above and np.any(array < _SMALLEST):
         raise ValueError(
             f"{name} must be at least {_SMALLEST:.2g}, because compiled programs treat smaller numbers as 0, got "
@@ -115,6 +117,18 @@ def parameter(
 
 
 _SMALLEST = float(np.finfo(np.float64).tiny)
+
+
+def _which(value: object, array: np.ndarray, wrong: np.ndarray) -> str:
+    """What was wrong: the value, or the first wrong entry of an array.
+
+    >>> _which(0.0, np.array(0.0), np.array(True)), _which([1, 0], np.array([1.0, 0.0]), np.array([False, True]))
+    ('got 0.0', 'but entry 1 is 0.0')
+    """
+    if array.ndim == 0:
+        return f"got {value!r}"
+    place = tuple(int(index) for index in np.argwhere(wrong)[0])
+    return f"but entry {place[0] if len(place) == 1 else place} is {float(array[place])!r}"
 
 
 def _in_range(lower: float, upper: float) -> str:
