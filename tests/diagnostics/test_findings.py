@@ -36,7 +36,7 @@ def test_separated_classes(moved, effects):
     result = ng.fit("y ~ 1 + x", table, "bernoulli", effects=effects, throw=False)
     found = texts(result, "y")
     assert len(found) == (0 if moved else 1)
-    assert moved or "classes are separated" in found[0]
+    assert moved or ("classes are separated" in found[0] and "standard errors mean little" in found[0])
 
 
 def test_rows_that_are_all_missing():

@@ -83,8 +83,9 @@ def _warn_of_data(result: Result) -> Iterator[Finding]:
         yield Finding(
             "y",
             "The classes are separated: f has the sign of its class in every row, so larger effects would fit even "
-            "better, and only their prior limits them. Give effects a prior with a plausible standard deviation, such "
-            "as effects=2.5 with a formula, or leave a column out.",
+            "better. Their sizes are those of their prior, or where the search stopped, and standard errors mean "
+            "little. Give effects a prior with a plausible standard deviation, such as effects=2.5 with a formula, or "
+            "leave a column out.",
         )
 
 
