@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from matplotlib import pyplot
 
 import newtongp as ng
 from newtongp.forecasting import Intervention
@@ -30,6 +31,12 @@ def made(seed=0, rows=120, law=60):
     rate = np.exp(4.0 + 0.004 * k + 0.3 * np.sin(2.0 * np.pi * k / 12.0) + 0.2 * price - 0.29 * (k >= law))
     months = pd.date_range("2010-01-01", periods=rows, freq="MS")
     return pd.DataFrame({"month": months, "calls": rng.poisson(rate), "price": price})
+
+
+@pytest.fixture(autouse=True)
+def _close_figures():
+    yield
+    pyplot.close("all")
 
 
 @pytest.fixture(scope="module")
@@ -408,7 +415,8 @@ def test_a_plot_of_one_of_several_series_has_its_rows_alone(shops):
 def test_one_label_needs_no_choice():
     table = {"month": np.arange(12), "store": ["a"] * 12, "sold": np.arange(12) % 5 + 1.0}
     forecaster = ng.Forecaster("level", None, likelihood="gaussian").fit(table, time="month", y="sold", series="store")
-    assert forecaster.plot(2).axes and forecaster.result is forecaster.fits["a"].result
+    assert forecaster.result is forecaster.fits["a"].result
+    assert forecaster.plot(2).axes
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ SIDES = (np.linspace(-2.0, 2.0, 5), np.linspace(-2.0, 2.0, 4))
 
 @pytest.fixture(autouse=True)
 def _close_figures(monkeypatch):
+    pyplot.close("all")  # those of other tests, while matplotlib can be imported
     monkeypatch.setattr(pyplot, "show", lambda *_, **__: pytest.fail("nobody asked for a window"))
     yield
     pyplot.close("all")
