@@ -1,5 +1,7 @@
 """Larger states: arrays, with transitions multiplied block by block."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,8 @@ from .algebra import Form, Vector, batched, resolved
 
 _LARGEST_BROADCAST = 8
 """Blocks up to this size are multiplied by broadcasting, larger ones by a matrix product."""
+_LARGEST_PACKED = 4
+"""Symmetric blocks up to this size are stored without the entries below the diagonal; larger ones unpack too slowly."""
 _SHORTEST_LIBRARY_SUM = 4096
 """On a CPU, XLA leaves sums over arrays of at least this size to a library."""
 
@@ -40,12 +44,25 @@ class Arrays(Form):
         return tuple(grouped)
 
     def symmetric_steps(self, blocks):
-        return self.steps(blocks)
+        return tuple(
+            group[..., *np.triu_indices(width)] if width <= _LARGEST_PACKED else group
+            for (_, _, width), group in zip(self._runs(), self.steps(blocks), strict=True)
+        )
 
     def matrix(self, step):
         return step
 
     def symmetric(self, step):
+        return self.full(self._symmetric_blocks(step))
+
+    def _symmetric_blocks(self, step):
+        """The blocks as returned by `steps`, from `symmetric_steps`."""
+        return tuple(
+            _unpacked(group, width) if width <= _LARGEST_PACKED else group
+            for (_, _, width), group in zip(self._runs(), step, strict=True)
+        )
+
+    def full(self, step):
         size = self.dimension
         batch = step[0].shape[:-3]
         full = jnp.zeros((*batch, size, size))
@@ -75,15 +92,13 @@ class Arrays(Form):
     def join_vector(self, vector):
         return vector
 
-    def full(self, step):
-        return self.symmetric(step)
-
     def full_symmetric(self, step):
         return self.symmetric(step)
 
     def root_steps(self, noise):
         return tuple(
-            batched(small_root if block.shape[-1] <= _LARGEST_BROADCAST else psd_root, block) for block in noise
+            batched(small_root if block.shape[-1] <= _LARGEST_BROADCAST else psd_root, block)
+            for block in self._symmetric_blocks(noise)
         )
 
     def root_columns(self, step):
@@ -170,7 +185,7 @@ class Arrays(Form):
         return jnp.sum(matrix * self.full(step), axis=(-1, -2))
 
     def pair_symmetric(self, symmetric, step):
-        return self.pair(symmetric, step)
+        return self.pair(symmetric, self._symmetric_blocks(step))
 
     def downdate(self, symmetric, gain, shrink, vector, direction):
         return self.with_column(self.rank_one(symmetric, -gain, vector), direction, self.scale(shrink, vector))
@@ -204,6 +219,18 @@ class Arrays(Form):
         along = self.combine(-vector, 0.5 * scale, direction)
         outer = _with_rank(direction, along.ndim)[..., :, None] * along[..., None, :]
         return symmetric + outer + jnp.swapaxes(outer, -1, -2)
+
+
+def _unpacked(entries: Any, size: int) -> Any:
+    """Symmetric matrices (..., size, size) from their entries on and above the diagonal, row by row."""
+    full, start = jnp.zeros((*entries.shape[:-1], size, size)), 0
+    for i in range(size):
+        row = entries[..., start : start + size - i]
+        full = full.at[..., i, i:].set(row)
+        if i + 1 < size:
+            full = full.at[..., i + 1 :, i].set(row[..., 1:])
+        start += size - i
+    return full
 
 
 def _with_rank(vector: Vector, rank: int) -> Vector:

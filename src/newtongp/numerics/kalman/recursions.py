@@ -31,16 +31,17 @@ class Update(NamedTuple):
 
     column: Vector
     shrink: Number
-    innovation: Number
+    innovation: Number | None
+    """None in the smoother's inputs: computing it again is faster than storing one more number per position."""
     rounding: Number | None = None
     """A bound on the rounding error of hᵀPh after the site; None if h is a single state, where it is negligible."""
 
 
 class Filtered(NamedTuple):
-    """The smoother's inputs at a position: its updates, the filtered mean of f and the columns P Hⱼᵀ."""
+    """The smoother's inputs at a position: its updates, the predicted mean of f and the columns P Hⱼᵀ."""
 
     updates: tuple[Update, ...]
-    mean: tuple[Number, ...]
+    predicted: tuple[Number, ...]
     columns: Any
     """Filtered covariance between the state and each latent; None for one latent, where it is `column · shrink`."""
 
@@ -77,15 +78,15 @@ def update_step(form: Form, state: tuple[Vector, Matrix], step: Step) -> tuple[t
     """Condition on the position's sites one after the other."""
     mean, covariance = state
     rows, sites = directions(form, step)
+    predicted = tuple(form.dot(row, mean) for row in rows)
     updates = []
     for k, direction in enumerate(sites):
         mean, covariance, update = condition(form, mean, covariance, direction, step.precision[k], step.linear[k])
-        updates.append(update)
+        updates.append(update._replace(innovation=None))
     covariance, columns = settle(form, covariance, step, updates)
     if all(form.single(row) is not None for row in rows):
         updates = [update._replace(rounding=None) for update in updates]
-    latents = tuple(form.dot(row, mean) for row in rows)
-    return (mean, covariance), Filtered(tuple(updates), latents, columns)
+    return (mean, covariance), Filtered(tuple(updates), predicted, columns)
 
 
 def settle(
@@ -130,6 +131,19 @@ def condition(
     return mean, covariance, Update(column, shrink, innovation, rounding)
 
 
+def replayed(form: Form, step: Step, rows: list[Vector], filtered: Filtered) -> tuple[list[Number], list[Number]]:
+    """The filtered mean of f and the weight e of every site's innovation, as computed by `condition`."""
+    mean, innovations = list(filtered.predicted), []
+    for k, update in enumerate(filtered.updates):
+        if step.rotation is None:
+            along = mean[0]
+        else:
+            along = sum(share * latent for share, latent in zip(step.rotation[k], mean, strict=True))
+        innovations.append((step.linear[k] - step.precision[k] * along) * update.shrink)
+        mean = [latent + innovations[k] * form.dot(row, update.column) for latent, row in zip(mean, rows, strict=True)]
+    return mean, innovations
+
+
 class Marginal(NamedTuple):
     """The posterior of a position's latents: deviation of the mean, covariance (rows of numbers), and K⁻¹(m − μ)."""
 
@@ -153,7 +167,8 @@ def smoother_step(
     else:
         columns = list(filtered.columns)
     products = [form.times(matrix, column) for column in columns]
-    mean = tuple(m + form.dot(column, vector) for m, column in zip(filtered.mean, columns, strict=True))
+    means, innovations = replayed(form, step, rows, filtered)
+    mean = tuple(m + form.dot(column, vector) for m, column in zip(means, columns, strict=True))
     covariance = tuple(
         tuple(form.dot(row, column) - form.dot(product, column) for column in columns)
         for row, product in zip(rows, products, strict=True)
@@ -167,7 +182,7 @@ def smoother_step(
         else:
             gain_column = form.scale(gain, update.column)
             carried = form.times(matrix, gain_column)
-        weight = update.innovation - form.dot(gain_column, vector)
+        weight = innovations[k] - form.dot(gain_column, vector)
         vector = form.combine(vector, weight, sites[k])
         matrix = form.rank_two(matrix, sites[k], carried, form.dot(gain_column, carried) + gain)
         weights.append(weight)

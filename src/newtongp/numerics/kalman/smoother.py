@@ -194,7 +194,7 @@ def run_smoother(
 
     start = ends(chain, elements, last)
     # Unused arguments are removed: XLA crashes if a loop compiled as one kernel ignores an argument.
-    needed = steps._replace(noise=None, linear=None)
+    needed = steps._replace(noise=None)
     filtered = filtered._replace(updates=tuple(update._replace(rounding=None) for update in filtered.updates))
     return loops.scan(body, start, (needed, filtered), reverse=True, whole=chain.is_whole)[1]
 
