@@ -83,9 +83,11 @@ def test_draws_at_other_numbers_of_rows_compile_nothing(fitted, case):
         queries = () if case == "space and time" else (result.posterior.joint(encoded(result, x)), result.predict(x))
         return draws, queries
 
+    # There is one program for few draws and one for many.
     everything(4, 3)
+    everything(4, 20)
     with compilations() as compiled:
-        for rows, n in ((5, 3), (2, 3), (3, 7)):
+        for rows, n in ((5, 3), (2, 3), (3, 7), (4, 40), (2, 100)):
             (f, y), queries = everything(rows, n)
             assert f.shape[:2] == y.shape[:2] == (n, rows)
             assert not queries or queries[0].covariance.shape == (f[0].size, f[0].size)
@@ -109,6 +111,7 @@ def test_draws_have_the_joint_distribution(fitted, case):
     result, new = fitted(case), CASES[case][2]
     joint, n = result.posterior.joint(encoded(result, new)), 4000
     draws = result.sample(1, new, n).reshape(n, -1)
+    assert np.unique(draws[:, -1]).size == n
     scales = np.sqrt(np.diagonal(joint.covariance))
     np.testing.assert_allclose((draws.mean(axis=0) - joint.mean) / scales, 0.0, atol=5.0 / np.sqrt(n))
     apart = (np.cov(draws.T) - joint.covariance) / np.outer(scales, scales)

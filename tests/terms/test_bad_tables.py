@@ -89,6 +89,11 @@ BAD = {
         "'1.5'",
         "convert the column to numbers",
     ),
+    "numbers as text with a typo": (
+        lambda: run(Linear("age"), table(age=entries([f"{age}.5" for age in range(N)], 3, "n/a"))),
+        "column 'age' holds text, though 11 of its 12 distinct entries are numbers: row 3 is 'n/a'",
+        "write Factor('age')",
+    ),
     "text as y": (lambda: run(Linear("age"), y="drug"), "column 'drug' must hold numbers to be y", "'a'", "0 and 1"),
     "text without order": (lambda: run(Linear() + RandomWalk("drug")), "column 'drug'", "ordered categorical"),
     "complex numbers": (lambda: run(Linear("age"), table(age=np.ones(N) * 1j)), "column 'age'", "1j", "real part"),
@@ -366,3 +371,11 @@ def test_the_entry_that_is_out_of_range_is_named():
     days = ["2020-01-01", "2020-01-02", "2020-13-01", "2020-01-04", "2020-01-05"]
     with pytest.raises(ValueError, match=r"column 'day' must hold times: .*, but row 2 is '2020-13-01': correct it"):
         ng.Forecaster().fit({"day": days, "sold": np.arange(5.0)}, time="day", y="sold")
+
+
+@pytest.mark.parametrize("codes", [[*range(9), "none"], [*range(6), *"abcdef"], range(N)])
+def test_text_with_few_levels_or_all_or_few_numbers_is_a_factor(codes):
+    levels = [str(code) for code in codes]
+    x = {"site": levels * 4, "y": np.arange(4 * len(levels)) % 3}
+    effects = ng.infer(ng.Model(Linear("site"), "gaussian"), x, "y").effects()
+    assert (effects.kind == "fixed").sum() == len(levels)

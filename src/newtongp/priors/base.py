@@ -191,12 +191,19 @@ def centred_draws(random: np.random.Generator, covariance: Any, n: int) -> np.nd
     return random.standard_normal((n, root.shape[0])) @ root.T
 
 
-_FEWEST_DRAWS = 16
+_FEW_DRAWS, _MANY_DRAWS = 16, 128
 
 
-def draws_by_row(function: Callable[[int], Any], n: int) -> np.ndarray:
-    """n draws (n, M, D) from `function`, which makes more, of a size class, with rows first, (M, number, D)."""
-    return np.moveaxis(np.asarray(function(size_class(n, _FEWEST_DRAWS, step=_FEWEST_DRAWS)))[:, :n], 0, 1)
+def draws_by_row(function: Callable[[Any, int], Any], key: Any, n: int) -> np.ndarray:
+    """n draws (n, M, D) from `function(key, number)`, which returns them with rows first, (M, number, D).
+
+    It is called with one of two numbers only, so that it is compiled for few or many draws and for no others.
+    """
+    number = _FEW_DRAWS if n <= _FEW_DRAWS else _MANY_DRAWS
+    words = generator(key).integers(2**32, size=(-(-n // number), *jax.random.key_data(key).shape), dtype=np.uint32)
+    keys = [jax.random.wrap_key_data(own, impl=jax.random.key_impl(key)) for own in words]
+    blocks = [np.asarray(function(own, number)) for own in keys]
+    return np.moveaxis(np.concatenate(blocks, axis=1)[:, :n], 0, 1)
 
 
 class Prior(eqx.Module):

@@ -280,9 +280,11 @@ class MarkovPosterior(TemporalPosterior):
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
         carefully = temporal.holds(self.lossy)
-        return draws_by_row(
-            lambda number: at_inputs(lambda posterior, x: _draw(posterior, key, x, number, carefully), self, x), n
-        )
+
+        def draws(key: Any, number: int) -> Any:
+            return at_inputs(lambda posterior, x: _draw(posterior, key, x, number, carefully), self, x)
+
+        return draws_by_row(draws, key, n)
 
     def _carefully(self, x: Any, query: str) -> Gaussian:
         return at_inputs(lambda posterior, x: _carefully(posterior, x, query), self, x)

@@ -96,14 +96,12 @@ class SpaceTimePosterior(TemporalPosterior):
         count = x.shape[0]
         filled = fill_rows(x, size_class(count))
         merged = _merged(self._times, x[:, 0], filled.shape[0])
-        key_left, *keys = (jax.random.fold_in(key, number) for number in range(-(-n // _COLUMNS) + 1))
+        key_left, key_draws = jax.random.split(key)
         posterior, size = self.without_marginals(), count * self.prior.num_latents
         left = np.asarray(_residual_joint(posterior, filled))[:size, :size]
-        parts = [
-            draws_by_row(lambda number, own=own: _draws(posterior, filled, merged, own, number), min(n, _COLUMNS))
-            for own in keys
+        draws = draws_by_row(lambda key, number: _draws(posterior, filled, merged, key, number), key_draws, n)[
+            :, :count
         ]
-        draws = np.concatenate(parts)[:n, :count]
         return draws + centred_draws(generator(key_left), left, n).reshape(draws.shape)
 
     @in_double

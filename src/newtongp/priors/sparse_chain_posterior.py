@@ -61,7 +61,10 @@ class SparseChainPosterior(TemporalPosterior):
 
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
-        return draws_by_row(lambda number: at_inputs(lambda posterior, x: _draw(posterior, key, x, number), self, x), n)
+        def draws(key: Any, number: int) -> Any:
+            return at_inputs(lambda posterior, x: _draw(posterior, key, x, number), self, x)
+
+        return draws_by_row(draws, key, n)
 
     @in_double
     def one_step_ahead(self) -> Gaussian:

@@ -276,9 +276,11 @@ class StateSpacePosterior(TemporalPosterior):
     @in_double
     def draw(self, key: Any, x: Any, n: int) -> Any:
         carefully = temporal.holds(self.lossy)
-        return draws_by_row(
-            lambda number: self._at_inputs(lambda *chain: _draws_at(*chain, key, number, carefully), x, pieces=1), n
-        )
+
+        def draws(key: Any, number: int) -> Any:
+            return self._at_inputs(lambda *chain: _draws_at(*chain, key, number, carefully), x, pieces=1)
+
+        return draws_by_row(draws, key, n)
 
     def _carefully(self, x: Any, query: str) -> Gaussian:
         return self._at_inputs(lambda *chain: _carefully(*chain, query), x, pieces=1)

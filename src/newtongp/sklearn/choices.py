@@ -170,14 +170,14 @@ def _by_size(kernel: Any, size: Size, max_dense: Any) -> str:
 
 
 def all_rows_inducing(x: np.ndarray, inducing: Any) -> Any:
-    """All rows as inducing inputs, if there are fewer than `inducing`, which is then returned.
+    """All rows as inducing inputs, unless there are more than `inducing`, which is then returned.
 
     The first row is repeated, which changes nothing, so that one compiled program serves several numbers of rows.
 
     >>> all_rows_inducing(np.arange(20.0)[:, None], 100).shape, all_rows_inducing(np.arange(20.0)[:, None], 10)
     ((32, 1), 10)
     """
-    if not is_whole(inducing) or x.shape[0] >= inducing:
+    if not is_whole(inducing) or x.shape[0] > inducing:
         return inducing
     size = min(inducing, max(_FEWEST_INDUCING, 2 ** int(np.ceil(np.log2(x.shape[0])))))
     return np.concatenate([x, np.repeat(x[:1], size - x.shape[0], axis=0)])

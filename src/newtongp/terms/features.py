@@ -13,7 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..validation.arguments import whole
-from .table import Level, Table
+from ..validation.text import short
+from .table import Column, Level, Table, can_be_number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,7 +334,30 @@ def as_feature(entry: Any, table: Table) -> Feature:
             f"column {entry!r} holds time stamps, which are neither numbers nor levels: use Trend({entry!r}), or "
             f"Factor({entry!r}) for one effect per time, or add the time in numbers to the table"
         )
-    return Numeric(entry) if column.is_numeric else Factor(entry)
+    if column.is_numeric:
+        return Numeric(entry)
+    _check_not_numbers(column)
+    return Factor(entry)
+
+
+_MANY_LEVELS, _ROWS_PER_LEVEL, _SHARE_WRONG = 10, 4, 0.2
+"""Text with so many levels, of so few rows each on average, and of which so few are not numbers, is no factor."""
+
+
+def _check_not_numbers(column: Column) -> None:
+    """Raise ValueError if a column of text looks like numbers of which a few cannot be read."""
+    if column.categories is not None:
+        return
+    distinct, which = column.labels()
+    wrong = [place for place, label in enumerate(distinct) if not can_be_number(label)]
+    few_rows_each = len(distinct) >= _MANY_LEVELS and _ROWS_PER_LEVEL * len(distinct) > which.size
+    if few_rows_each and 0 < len(wrong) <= _SHARE_WRONG * len(distinct):
+        row = np.flatnonzero(which == wrong[0])[0]
+        raise ValueError(
+            f"column {column.name!r} holds text, though {len(distinct) - len(wrong)} of its {len(distinct)} distinct "
+            f"entries are numbers: row {row} is {short(distinct[wrong[0]])}. Correct or drop such rows and convert the "
+            f"column to numbers, or write Factor({column.name!r}) for one effect per entry"
+        )
 
 
 def label_of(entry: Any) -> str:

@@ -56,7 +56,7 @@ class Column(NamedTuple):
         """The first row with an entry that cannot be read as a number, or else that is not missing; and the entry."""
         plain = [_plain(entry) for entry in self.entries]
         present = [(row, entry) for row, entry in enumerate(plain) if entry is not None and entry == entry]
-        return next((pair for pair in present if not _can_be_number(pair[1])), next(iter(present), (0, None)))
+        return next((pair for pair in present if not can_be_number(pair[1])), next(iter(present), (0, None)))
 
     def numbers_or_missing(self) -> np.ndarray:
         """The entries as floats with NaN where they are missing, for y."""
@@ -114,7 +114,7 @@ class Column(NamedTuple):
             ) from None
 
 
-def _can_be_number(entry: Any) -> bool:
+def can_be_number(entry: Any) -> bool:
     """Whether an entry is a number, or text that is read as one."""
     try:
         float(entry)
