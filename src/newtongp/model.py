@@ -11,6 +11,7 @@ from .likelihoods.weighted import Weighted, unweighted
 from .priors.base import Prior
 from .priors.by_name import for_latents
 from .validation.names import find
+from .validation.text import short
 
 
 class Model(eqx.Module):
@@ -32,11 +33,14 @@ class Model(eqx.Module):
         if isinstance(likelihood, str):
             likelihood = likelihood_named(likelihood)
         if not isinstance(likelihood, Likelihood):
-            raise ValueError(f"likelihood must be one such as likelihoods.Poisson(), got {likelihood!r}")
+            swapped = (
+                ": the prior comes first, Model(prior, likelihood)" if isinstance(prior, (Likelihood, str)) else ""
+            )
+            raise ValueError(f"likelihood must be one such as likelihoods.Poisson(), got {short(likelihood)}{swapped}")
         if not isinstance(prior, Prior):
             prior = _additive(prior, likelihood)
         if not isinstance(prior, Prior):
-            raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {prior!r}")
+            raise ValueError(f"prior must be a prior such as GP(kernels.Matern32()), got {short(prior)}")
         prior = for_latents(prior, likelihood.num_latents)
         if prior.num_latents != likelihood.num_latents:
             raise ValueError(

@@ -270,7 +270,7 @@ def test_likelihood_follows_the_table():
         ng.fit(ng.Model(Linear("x"), "poisson"), TABLE, "count", effects="flat")
     with pytest.raises(ValueError, match="give them to from_formula"):
         ng.infer(from_formula("count ~ x"), TABLE, "poisson", effects="flat")
-    with pytest.raises(ValueError, match="prior must be 'wide', 'flat', 'maximised' or a standard deviation"):
+    with pytest.raises(ValueError, match="effects must be 'wide', 'flat', 'maximised' or a standard deviation"):
         ng.infer("count ~ x", TABLE, "poisson", effects="reml")
 
 

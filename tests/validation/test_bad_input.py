@@ -258,6 +258,7 @@ CONSTRUCTIONS = {
         "no likelihood with the name 'poison'",
         "did you mean 'poisson'",
     ),
+    "swapped": (lambda: ng.Model("poisson", ng.GP(RBF)), "likelihood must be", "the prior comes first"),
     "likelihood class": (lambda: ng.Model(ng.GP(RBF), likelihoods.Poisson), "likelihood must be", "Poisson()"),
     "latents": (
         lambda: model(kernel=kernels.Independent([RBF, RBF])),

@@ -12,6 +12,7 @@ from ..likelihoods.base import Likelihood
 from ..model import likelihood_named
 from ..parameters import Free
 from ..validation.arguments import flag
+from ..validation.text import short
 from .base import GPEstimator, read_weights, weighted_rows
 from .scaling import UNCHANGED, Scaling
 
@@ -22,7 +23,9 @@ _LOCATION_SCALE = (Gaussian, StudentT, HeteroscedasticGaussian)
 def _likelihood(given: Any) -> Likelihood:
     likelihood = likelihood_named(given) if isinstance(given, str) else given
     if not isinstance(likelihood, Likelihood):
-        raise ValueError(f'likelihood must be one such as likelihoods.Poisson(), or its name, "poisson", got {given!r}')
+        raise ValueError(
+            f'likelihood must be one such as likelihoods.Poisson(), or its name, "poisson", got {short(given)}'
+        )
     if likelihood.num_outputs != 1:
         name = type(likelihood).__name__
         raise ValueError(f"{name} has {likelihood.num_outputs} outputs, and estimators have one: use newtongp.fit")

@@ -11,7 +11,7 @@ from ..validation.text import short
 from .base import Term, Terms
 from .features import FUNCTIONS, Factor, Numeric, Polynomial, Spline
 from .group import Group
-from .linear import Linear, Offset
+from .linear import Linear, Offset, read_prior
 from .smooth import Area, Smooth
 from .times import RandomWalk, Season, Trend
 
@@ -54,12 +54,13 @@ def from_formula(formula: str, effects: Any = "wide", **objects: Any) -> Formula
             f"the formula {formula!r} has nothing to the right of ~: write its terms there, as in '{output} ~ x + "
             f"(1 | g)', or '{output} ~ 1' for an intercept alone"
         )
+    prior = read_prior(effects, "effects")
     sides, reader = _expand(formula), _Reader(objects)
     read = {product: _read_product(product, reader) for product in sides.effects.products}
     linear = [found for found in read.values() if not isinstance(found, Term)]
     terms: list[Any] = []
     if linear or sides.effects.intercept:
-        terms.append(Linear(*linear, intercept=sides.effects.intercept, prior=effects))
+        terms.append(Linear(*linear, intercept=sides.effects.intercept, prior=prior))
     for part in sides.in_order:
         terms += _groups(part, reader) if part not in read else [read[part]] if isinstance(read[part], Term) else []
     if not terms:

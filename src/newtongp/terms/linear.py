@@ -21,6 +21,23 @@ _TYPICAL = 10.0
 PRIORS = ("wide", "flat", "maximised")
 
 
+def read_prior(given: Any, argument: str) -> str | float:
+    """A prior of fixed effects, which is one of `PRIORS` or a standard deviation.
+
+    >>> read_prior("flat", "prior"), read_prior(2, "prior")
+    ('flat', 2.0)
+    >>> read_prior("maximized", "effects")
+    Traceback (most recent call last):
+        ...
+    ValueError: effects must be 'wide', 'flat', 'maximised' or a standard deviation, got 'maximized'
+    """
+    if not isinstance(given, str):
+        return float(parameter(given, argument, lower=0.0))
+    if given not in PRIORS:
+        raise ValueError(f"{argument} must be 'wide', 'flat', 'maximised' or a standard deviation, got {given!r}")
+    return given
+
+
 @dataclasses.dataclass(frozen=True)
 class DesignEncoder(Encoder):
     """A design matrix: bound features, and an intercept if there is one."""
@@ -82,9 +99,7 @@ class Linear(Term):
             raise ValueError("Linear needs at least one effect: name a column, or leave intercept=True")
         self.effects = tuple(_checked(effect) for effect in effects)
         self.intercept = bool(intercept)
-        if isinstance(prior, str) and prior not in PRIORS:
-            raise ValueError(f"prior must be 'wide', 'flat', 'maximised' or a standard deviation, got {prior!r}")
-        self.prior = prior if isinstance(prior, str) else float(parameter(prior, "prior", lower=0.0))
+        self.prior = read_prior(prior, "prior")
         self.size = 0
         self.centres = self.scales = self.location = self.errors = self.coefficients = None
 
