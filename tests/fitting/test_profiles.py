@@ -100,6 +100,15 @@ def test_damaged_profiles_are_refused(at_zero, tmp_path, damage):
         broken.save(tmp_path / "result.ngp")
 
 
+def test_profiles_of_hyperparameters_of_a_kernel_in_a_list_are_saved(tmp_path):
+    rng = np.random.default_rng(0)
+    table = {"week": np.arange(60) // 3 * 1.0, "s": rng.poisson(3.0, 60)}
+    result = ng.fit("s ~ trend(week)", table, "poisson")
+    assert "trend(week).kernel[0].variance" in result.profiles
+    result.save(tmp_path / "fit.ngp")
+    assert list(ng.load(tmp_path / "fit.ngp").profiles) == list(result.profiles)
+
+
 def test_profiles_that_take_long_are_not_made(monkeypatch):
     """The interval then has no end."""
     monkeypatch.setattr("newtongp.fitting.profiles._MOST_WORK", 2.0**18)

@@ -15,6 +15,7 @@ from newtongp.forecasting import Intervention
 from newtongp.forecasting.holidays import holiday_columns
 from newtongp.forecasting.rows import calendar_for, read_rows
 from newtongp.forecasting.structure import AVERAGED, guess_likelihood
+from tests.inference.test_size_classes import compilations
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "air_passengers.csv"
 
@@ -233,6 +234,22 @@ def test_holidays_are_counted_per_step():
     }
     hours = columns(pd.date_range("2024-12-24 12:00", periods=30, freq="h"))
     assert hours == {"Christmas": [0] * 12 + [1] * 18}
+
+
+def test_the_same_series_with_another_day_or_another_count_compiles_nothing():
+    days = pd.date_range("2023-01-01", periods=110)
+    sold = np.random.default_rng(0).poisson(20.0 + 5.0 * np.sin(2.0 * np.pi * np.arange(110) / 7.0))
+    free = {"2023-02-14": "fair", "2023-03-20": "fair", "2023-04-09": "Easter"}
+
+    def forecast(rows, sold):
+        table = {"day": days[:rows], "sold": sold[:rows]}
+        return ng.Forecaster("linear", holidays=free).fit(table, time="day", y="sold").forecast(7)
+
+    forecast(108, sold)
+    with compilations() as compiled:
+        forecast(109, sold)
+        forecast(108, sold + (np.arange(110) == 5))
+    assert not compiled
 
 
 def test_holidays_of_a_country():

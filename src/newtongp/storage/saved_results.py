@@ -204,7 +204,7 @@ def _check_fit(result: FitResult) -> None:
         require(not stray, f"{name} has {short(stray)}, which was not learned")
     require(isinstance(result.profiles, dict), "profiles must have names")
     for name, profile in result.profiles.items():
-        known = isinstance(name, str) and name.partition("[")[0] in result.learned
+        known = isinstance(name, str) and (name in result.learned or name.rpartition("[")[0] in result.learned)
         require(known, f"profiles has {short(name)}, which was not learned")
         require(_is_profile(profile), f"the profile of {short(name)} must have ascending values and rises from 0")
     stray = [key for key in (*result.priors, *result.tied, *result.tied.values()) if key not in model]

@@ -36,7 +36,9 @@ def _with(made: Any, values: dict[str, Any], *names: str) -> Any:
 
 
 def _linear(values: dict[str, Any]) -> Linear:
-    made = Linear(*values["effects"], intercept=values["intercept"], prior=values["prior"])
+    deviation = values.get("deviation")
+    prior = values["prior"] if deviation is None else float(deviation)
+    made = Linear(*values["effects"], intercept=values["intercept"], prior=prior)
     size, coefficients = values["size"], values["coefficients"]
     require(size >= 0, f"size cannot be {size}")
     for name in ("centres", "scales"):

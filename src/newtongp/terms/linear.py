@@ -81,7 +81,8 @@ class Linear(Term):
 
     effects: tuple[str | tuple | Feature, ...] = eqx.field(static=True)
     intercept: bool = eqx.field(static=True)
-    prior: str | float = eqx.field(static=True)
+    prior: str = eqx.field(static=True)
+    """One of `PRIORS`, or "normal" if a standard deviation was given."""
     size: int = eqx.field(static=True)
     """The number of coefficients, once bound."""
     centres: Any = never_learned()
@@ -90,6 +91,8 @@ class Linear(Term):
     """The standard deviations of the coefficients of centred columns under a wide prior, once bound."""
     location: Any = never_learned()
     """The prior mean of the intercept under a wide prior, once bound."""
+    deviation: Any = never_learned(default=None)
+    """The standard deviation under a normal prior: a number, so that programs do not depend on it."""
     errors: Any = never_learned()
     """Approximate standard errors of maximised coefficients, as units of their search."""
     coefficients: Any = learned(Real(), unit="f/column")
@@ -99,7 +102,8 @@ class Linear(Term):
             raise ValueError("Linear needs at least one effect: name a column, or leave intercept=True")
         self.effects = tuple(_checked(effect) for effect in effects)
         self.intercept = bool(intercept)
-        self.prior = read_prior(prior, "prior")
+        read = read_prior(prior, "prior")
+        self.prior, self.deviation = (read, None) if isinstance(read, str) else ("normal", np.asarray(read))
         self.size = 0
         self.centres = self.scales = self.location = self.errors = self.coefficients = None
 
@@ -172,7 +176,7 @@ class Linear(Term):
             return jnp.diag(jnp.asarray(self.scales))
         # The intercept at the means of the columns is the one at zero plus all coefficients times these means.
         identity = jnp.eye(self.size)
-        return self.prior * (identity.at[0].add(self.centres) if self.intercept else identity)
+        return self.deviation * (identity.at[0].add(self.centres) if self.intercept else identity)
 
     def at_zero(self) -> np.ndarray:
         """T with β = Tw: from coefficients of centred columns to those of columns as they are."""
