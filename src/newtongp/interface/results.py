@@ -47,6 +47,15 @@ class ResultMethods:
 
         return predict.log_density(self, x_new, y_new, **row_parameters)
 
+    def joint(self: Any, x_new: Any) -> Gaussian:
+        """The joint normal distribution of f at M new inputs: `mean` (M·D,) and `covariance` (M·D, M·D).
+
+        Entries are in the order of the rows, and within a row in that of the D latents.
+        """
+        from ..prediction import predict
+
+        return predict.joint(self, x_new)
+
     def sample(self: Any, key: Any, x_new: Any, n: int) -> np.ndarray:
         """n joint draws of f at new inputs, shape (n, M, D). `key` is a JAX key or an integer seed."""
         from ..prediction import predict

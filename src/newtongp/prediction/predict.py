@@ -68,6 +68,14 @@ def log_density(result: Result, x_new: Any, y_new: Any, **row_parameters: Any) -
 
 
 @in_double
+def joint(result: Result, x_new: Any) -> Gaussian:
+    """The joint distribution of f at new inputs."""
+    x = new_inputs(result, x_new)
+    with explained("x_new"):
+        return to_host(result.posterior.joint(x))
+
+
+@in_double
 def sample(result: Result, key: Any, x_new: Any, n: int) -> np.ndarray:
     """n joint draws of f at new inputs."""
     x = new_inputs(result, x_new)

@@ -142,9 +142,20 @@ def at_inputs(function: Callable, posterior: Posterior, x: Any, smallest: int = 
     """`function(posterior, x)`, which is compiled, with `x` filled up to a size class: one entry per row of x."""
     if isinstance(x, jax.core.Tracer):
         return function(posterior, x)
-    inputs = np.asarray(x)
+    inputs = numbers_of(x)
     filled = fill_rows(inputs, size_class(inputs.shape[0], smallest=smallest))
     return first_rows(to_host(function(posterior.without_marginals(), filled)), inputs.shape[0])
+
+
+def numbers_of(x: Any) -> np.ndarray:
+    """New inputs as an array; ValueError if it has another shape, or other entries."""
+    inputs = np.asarray(x)
+    if inputs.ndim != 2 or inputs.dtype.kind not in "fiub":
+        raise ValueError(
+            f"x must be numbers with the shape (rows, columns), got {inputs.dtype} with the shape {inputs.shape}: the "
+            "methods of the result, such as result.joint(x_new), take anything that infer takes"
+        )
+    return inputs
 
 
 def start_at_inputs(function: Any, posterior: Posterior, columns: int, smallest: int = SMALLEST) -> None:
@@ -167,7 +178,7 @@ def jointly_at_inputs(function: Callable, posterior: Posterior, x: Any, latents:
     """
     if isinstance(x, jax.core.Tracer):
         return function(posterior, x, x.shape[0])
-    inputs = np.asarray(x)
+    inputs = numbers_of(x)
     count = inputs.shape[0]
     filled = fill_rows(inputs, data_size_class(count, latents))
     joint, others = to_host(function(posterior.without_marginals(), filled, np.asarray(count)))

@@ -21,7 +21,7 @@ from ..parameters.constraints import Covariance, Real, learned, never_learned
 from ..parameters.matrices import checked_covariance
 from ..validation.numbers import NotRealError, as_real
 from . import temporal
-from .base import Layout, draws_by_row, first_of_joint
+from .base import Layout, draws_by_row, first_of_joint, numbers_of
 from .temporal import ChainWorkspace, TemporalPosterior, TemporalPrior
 
 _MOST_STEPS = 10**8
@@ -265,8 +265,9 @@ class StateSpacePosterior(TemporalPosterior):
 
     @in_double
     def joint(self, x: Any) -> Gaussian:
-        count, latents = x.shape[0], self.prior.num_latents
-        filled = fill_rows(np.asarray(x), data_size_class(count, latents))
+        inputs, latents = numbers_of(x), self.prior.num_latents
+        count = inputs.shape[0]
+        filled = fill_rows(inputs, data_size_class(count, latents))
         chain = self._with(filled, pieces=1)
         joint, lossy = to_host(_joint_at(self.prior, *chain, np.asarray(count)))
         if temporal.holds(lossy):
@@ -292,8 +293,9 @@ class StateSpacePosterior(TemporalPosterior):
 
     def _at_inputs(self, function: Callable, x: Any, pieces: int | None = None) -> Any:
         """One entry per row of x, which is filled up to a size class."""
-        count = x.shape[0]
-        filled = fill_rows(np.asarray(x), size_class(count))
+        inputs = numbers_of(x)
+        count = inputs.shape[0]
+        filled = fill_rows(inputs, size_class(count))
         return first_rows(to_host(function(self.prior, *self._with(filled, pieces))), count)
 
     def _with(self, x: Any, pieces: int | None = None) -> tuple["_Steps", Sites, Any]:
