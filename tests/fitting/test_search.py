@@ -96,7 +96,8 @@ def test_energies_on_a_line_of_starts_give_the_curvature():
 
         @staticmethod
         def starts():
-            return [np.ones(3), np.zeros(3), -2.0 * direction * units, 1.5 * direction * units]
+            near = -1e-15 * direction * units  # the difference of two roundings says nothing
+            return [np.ones(3), np.zeros(3), near, -2.0 * direction * units, 1.5 * direction * units]
 
     Space.units = units
     evaluator: Any = Line(0.0, 0.0)
@@ -104,6 +105,26 @@ def test_energies_on_a_line_of_starts_give_the_curvature():
     start, curvature = next(starts_of(evaluator, 0, 0))
     assert start.tolist() == [0.0, 0.0, 0.0]
     np.testing.assert_allclose(curvature, 40.0, rtol=1e-12)
+
+
+def test_a_search_that_expects_far_too_much_curvature_goes_on():
+    bowl: Any = Bowl(noise=0.0, tilt=0.0)
+    found = search(bowl, np.array([1.0, -1.0, 0.5]), 100, 1e-5, [], expected_curvature=1e13)
+    assert found.status is Status.CONVERGED
+    assert bowl.count < 40
+
+
+def test_the_model_s_own_values_may_be_a_guess_up_to_rounding(monkeypatch):
+    """The own lengthscale, 1, is the first guess, 10 / 5 * 0.5, up to rounding: one of the two is tried."""
+    recorder = Recorder(monkeypatch)
+    t = np.linspace(0.0, 10.0, 60)
+    y = np.digitize(np.sin(t) + 0.3 * np.random.default_rng(0).normal(size=60), [-0.7, 0.7])
+    kernel = ng.kernels.Independent([ng.kernels.Matern32()] * 3)
+    result = ng.fit(ng.Model(ng.MarkovGP(kernel), ng.likelihoods.Softmax(3)), t, y)
+    assert result.status is Status.CONVERGED
+    rough = [entry.unconstrained for entry in recorder.evaluators[-1].record if entry.is_rough]
+    apart = [np.max(np.abs(a - b)) for k, a in enumerate(rough) for b in rough[:k]]
+    assert min(apart) > 0.1
 
 
 def test_a_kernel_given_by_name_has_no_values_to_start_from(monkeypatch):

@@ -46,7 +46,5 @@ def test_joint_has_the_marginals_of_predict_and_equal_rows(case):
 def test_a_posterior_takes_matrices_of_numbers_alone(prior):
     result = ng.infer(ng.Model(prior(kernels.Matern32(5.0)), "poisson"), np.arange(30.0), COUNTS)
     for x in (np.arange(3.0), DAYS[:3, None], [["a"]]):
-        with pytest.raises(
-            ValueError, match=r"x must be numbers with the shape .*, got .*result\.joint"
-        ):
+        with pytest.raises(ValueError, match=r"x must be numbers with the shape .*, got .*result\.joint"):
             result.posterior.joint(x)

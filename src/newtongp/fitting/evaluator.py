@@ -37,6 +37,8 @@ The result has the finest.
 """
 _SHARE_OF_SLOPE = 1e-4
 """The same relative to the slope, while the search is far from its end: errors of the slope remain far below it."""
+_SAME_POINT = 1e-3
+"""The largest distance, in units of the free numbers, of points that need not be compared."""
 _ROUGH_TOLERANCE = 1e-2
 """The same without a gradient: energies are then exact to some hundredths, since their errors are of second order."""
 _started: set[Any] = set()
@@ -197,10 +199,11 @@ class Evaluator:
         return [(entry.energy, entry.gradient) for entry in self.record]
 
     def ranked(self, points: Iterable[np.ndarray]) -> list["Candidate"]:
-        """The points at which inference works, in the order of rough energies."""
+        """The points at which inference works, in the order of rough energies; nearly equal points once."""
         found: list[Candidate] = []
         for unconstrained in points:
-            if any(np.array_equal(entry.unconstrained, unconstrained) for entry in self.record):
+            away = [np.abs(entry.unconstrained - unconstrained) / self.space.units for entry in self.record]
+            if any(np.all(distance < _SAME_POINT) for distance in away):
                 continue
             entry = self._next(np.array(unconstrained, dtype=float), _ROUGH_TOLERANCE, rough=True)
             total = self._note(entry, self.space.penalty(unconstrained)[0])

@@ -43,13 +43,16 @@ def search(
     lowest, iterations, status = _Lowest(evaluator, start, tol, bounds), 0, Status.NON_FINITE
     if not np.isfinite(lowest.total):
         return Search(np.inf, start, status, 0)
-    for _ in range(_ROUNDS):
+    for number in range(_ROUNDS):
         before = lowest.total
-        status, taken = _descend(lowest, max_steps - iterations, tol, trace, expected_curvature)
+        # A descent that ended early may have expected too much curvature.
+        expected = expected_curvature if number == 0 else 1.0
+        status, taken = _descend(lowest, max_steps - iterations, tol, trace, expected)
         iterations += taken
         if status is Status.CONVERGED:
             break
-        if iterations >= max_steps or not lowest.total < before - _DECREASE * max(1.0, abs(before)):
+        falls = lowest.total < before - _DECREASE * max(1.0, abs(before))
+        if iterations >= max_steps or not (falls or expected > 1.0):
             break
     return Search(lowest.total, lowest.unconstrained, status, iterations)
 
@@ -190,13 +193,15 @@ def _curvature_around(middle: Candidate, candidates: list[Candidate], units: np.
     lengths = [float(np.sqrt(away @ away)) for away, _ in others]
     around = sorted(zip(lengths, others, strict=True), key=lambda item: item[0])
     for (left, (one, below)), (right, (other, above)) in itertools.combinations(around, 2):
-        if left > 0.0 and one @ other < -_OPPOSITE * left * right:
+        if left > _APART and one @ other < -_OPPOSITE * left * right:
             slopes = (below - middle.total) / left + (above - middle.total) / right
             curvature = 2.0 * slopes / (left + right)
             return curvature if np.isfinite(curvature) and curvature > 0.0 else 1.0
     return 1.0
 
 
+_APART = 0.1
+"""The smallest distance at which a difference of rough energies says anything about the curvature."""
 _OPPOSITE = 1.0 - 1e-6
 """Minus the cosine of the angle between two directions that are opposite up to rounding."""
 _KNOWN = 2.0
