@@ -101,8 +101,32 @@ def test_classes_of_others_are_not_saved(folder):
     assert not list(folder.iterdir())
 
 
-def test_keys_of_random_numbers_are_not_saved(folder):
-    assert Counted(lambda key: jax.random.normal(key))(jax.random.key(0)) is None
+def test_keys_of_random_numbers_are_saved_as_their_data(folder):
+    function = Counted(lambda key, scale: scale * jax.random.normal(key))
+    normal = in_double(jax.random.normal)
+    for seed in (0, 1):
+        key = jax.random.key(seed)
+        for _ in range(2):
+            np.testing.assert_array_equal(function(key, 2.0), 2.0 * np.asarray(normal(key)))
+            function.restart()
+    assert function.traced == 1
+    other = jax.random.key(0, impl="rbg")  # another kind of key, with data of another shape
+    np.testing.assert_array_equal(function(other, 1.0), np.asarray(normal(other)))
+    assert function.traced == 2
+    (found,) = function.program.programs.values()
+    answer = in_double(saved_programs._called_with_trees(found))(other, np.float64(3.0))
+    np.testing.assert_array_equal(answer, 3.0 * np.asarray(normal(other)))
+
+
+def test_values_with_equal_parts_have_one_program(folder):
+    """Whether or not the parts are one object."""
+    function = Counted(lambda names, x: x + len(names), static=(0,))
+    part = ("a" * 300, 1.5)
+    equal = ("".join(["a"] * 300), float("1.5"))
+    np.testing.assert_array_equal(function((part, part), 1.0), 3.0)
+    function.restart()
+    np.testing.assert_array_equal(function((part, equal), 1.0), 3.0)
+    assert function.traced == 1 and len(programs_in(folder)) == 1
 
 
 def test_damaged_files_are_replaced(folder):

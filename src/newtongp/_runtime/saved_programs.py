@@ -196,11 +196,12 @@ class SavedPrograms:
         dynamic = tuple(arg for i, arg in enumerate(args) if i not in self.static)
         leaves, structure = jax.tree.flatten(dynamic)
         shapes = tuple(map(_shape_of, leaves))
+        leaves = _without_keys(leaves)
         settings = circumstances()
         try:
             known = (_state["folder"], structure, shapes, tuple(given), effort, settings)
             if known not in self.names:
-                saved = None not in shapes and "<" not in self.function.__qualname__
+                saved = "<" not in self.function.__qualname__
                 self.names[known] = self._name(given, dynamic, shapes, effort, settings) if saved else None
         except TypeError:  # a static value that cannot be hashed
             return None
@@ -222,7 +223,7 @@ class SavedPrograms:
         blank = jax.tree.map(lambda _: next(count), dynamic)
         try:
             content = _pickled((given, blank))
-        except (Unknown, pickle.PicklingError, AttributeError, TypeError):
+        except (Unknown, pickle.PicklingError, AttributeError, TypeError, ValueError):
             return None
         name = f"{self.function.__module__}.{self.function.__qualname__}"
 
@@ -257,7 +258,8 @@ class SavedPrograms:
     def saver(self, args: tuple, lowered: Any) -> Callable[[Any, float], None] | None:
         """Writes a program of medium effort for such arguments, from `lowered`; None if it is not saved."""
         call = self._call(args, "medium") if are_saved() else None
-        if call is None:
+        # `lowered` takes keys as they are.
+        if call is None or any(key is not None for *_, key in call.shapes):
             return None
         structure = jax.tree.structure(lowered.out_info)
         outputs = jax.tree.unflatten(structure, range(structure.num_leaves))
@@ -268,7 +270,11 @@ class SavedPrograms:
         outputs = []
 
         def flat(*leaves):
-            arguments = iter(jax.tree.unflatten(call.structure, leaves))
+            made = [
+                leaf if key is None else jax.random.wrap_key_data(leaf, impl=key)
+                for leaf, (*_, key) in zip(leaves, call.shapes, strict=True)
+            ]
+            arguments = iter(jax.tree.unflatten(call.structure, made))
             args = [value if i in self.static else next(arguments) for i, value in enumerate(call.given)]
             answer = self.function(*args)
             leaves, structure = jax.tree.flatten(answer)
@@ -280,7 +286,7 @@ class SavedPrograms:
         ends = np.cumsum([0, *(len(jax.tree.leaves(arg)) for arg in call.dynamic)])
         positions = [i for i in range(len(call.given)) if i not in self.static]
         donated = [k for i, at in enumerate(positions) if at in self.donated for k in range(ends[i], ends[i + 1])]
-        specs = [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak in call.shapes]
+        specs = [jax.ShapeDtypeStruct(shape, dtype, weak_type=weak) for shape, dtype, weak, _ in call.shapes]
         lowered = jax.jit(flat, donate_argnums=donated, compiler_options=self.options(effort)).lower(*specs)
         return lowered, outputs[-1]
 
@@ -324,7 +330,7 @@ class _Program:
 
 def _called_with_trees(program: _Program) -> Callable:
     """A program as a function of the arguments that are not static."""
-    return lambda *dynamic: program(jax.tree.leaves(dynamic))
+    return lambda *dynamic: program(_without_keys(jax.tree.leaves(dynamic)))
 
 
 class _Pickler(pickle.Pickler):
@@ -340,18 +346,30 @@ class _Pickler(pickle.Pickler):
 
 def _pickled(tree: Any) -> bytes:
     buffer = io.BytesIO()
-    _Pickler(buffer, protocol=5).dump(tree)
+    pickler = _Pickler(buffer, protocol=5)
+    # Equal values have equal bytes, whether or not a part of them is one object that occurs twice: what was read from a
+    # file, or made by a program that was, has parts of its own.
+    pickler.fast = True
+    pickler.dump(tree)
     return buffer.getvalue()
 
 
-def _shape_of(leaf: Any) -> tuple | None:
-    """Shape, type and weakness of an argument; None if a program with it cannot be saved."""
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _without_keys(leaves: list) -> list:
+    """Arguments as programs on disk take them: the data of keys for random numbers in place of the keys."""
+    return [jax.random.key_data(leaf) if _is_key(leaf) else leaf for leaf in leaves]
+
+
+def _shape_of(leaf: Any) -> tuple:
+    """Shape, type and weakness of an argument, and None; of a key those of its data, and the kind of key."""
     if isinstance(leaf, np.ndarray | np.generic):
-        return leaf.shape, leaf.dtype.name, False
-    kind = jax.typeof(leaf)
-    if jnp.issubdtype(kind.dtype, jax.dtypes.extended):
-        return None
-    return kind.shape, np.dtype(kind.dtype).name, bool(getattr(kind, "weak_type", False))
+        return leaf.shape, leaf.dtype.name, False, None
+    key = str(jax.random.key_impl(leaf)) if _is_key(leaf) else None
+    kind = jax.typeof(leaf if key is None else jax.random.key_data(leaf))
+    return kind.shape, np.dtype(kind.dtype).name, bool(getattr(kind, "weak_type", False)), key
 
 
 def _write(file: Path, arguments: int, outputs: Any, lowered: Any, before: float, compiled: Any, took: float) -> None:
