@@ -43,7 +43,7 @@ def polygamma(order: int, x):
 
     The asymptotic series (Abramowitz and Stegun 6.4.11) at x + 10, and the recurrence back to x (6.4.6).
 
-    >>> round(float(polygamma(0, jnp.float64(1.0))), 4), round(float(polygamma(1, jnp.float64(1.0))), 4)
+    >>> round(float(polygamma(0, 1.0)), 4), round(float(polygamma(1, 1.0)), 4)
     (-0.5772, 1.6449)
     """
     inverse = 1.0 / (x + 10.0)
