@@ -12,8 +12,11 @@ from .algebra import Form, Vector, batched, resolved
 
 _LARGEST_BROADCAST = 8
 """Blocks up to this size are multiplied by broadcasting, larger ones by a matrix product."""
-_LARGEST_PACKED = 4
-"""Symmetric blocks up to this size are stored without the entries below the diagonal; larger ones unpack too slowly."""
+_LARGEST_PACKED, _FEW_STATES = 4, 8
+"""Symmetric blocks up to this size, of so few states, are stored without the entries below the diagonal.
+
+Larger blocks unpack slowly, and of more states the noise is a smaller part.
+"""
 _SHORTEST_LIBRARY_SUM = 4096
 """On a CPU, XLA leaves sums over arrays of at least this size to a library."""
 
@@ -45,9 +48,12 @@ class Arrays(Form):
 
     def symmetric_steps(self, blocks):
         return tuple(
-            group[..., *np.triu_indices(width)] if width <= _LARGEST_PACKED else group
+            group[..., *np.triu_indices(width)] if self._packs(width) else group
             for (_, _, width), group in zip(self._runs(), self.steps(blocks), strict=True)
         )
+
+    def _packs(self, width: int) -> bool:
+        return width <= _LARGEST_PACKED and self.dimension <= _FEW_STATES
 
     def matrix(self, step):
         return step
@@ -58,7 +64,7 @@ class Arrays(Form):
     def _symmetric_blocks(self, step):
         """The blocks as returned by `steps`, from `symmetric_steps`."""
         return tuple(
-            _unpacked(group, width) if width <= _LARGEST_PACKED else group
+            _unpacked(group, width) if self._packs(width) else group
             for (_, _, width), group in zip(self._runs(), step, strict=True)
         )
 
