@@ -141,7 +141,6 @@ def test_one_variance_of_a_product_is_fixed_and_it_is_said():
 
 
 @pytest.mark.slow
-@pytest.mark.thorough
 def test_an_intercept_takes_the_place_of_the_first_threshold():
     """As only their difference is determined, and both are said: the threshold stays as it was given."""
     wine = L.Ordinal([-1.0, 0.5])

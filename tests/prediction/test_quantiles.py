@@ -343,6 +343,35 @@ def test_densities_of_two_latents(mean, size):
     assert found == pytest.approx(np.log(exact), abs=1e-6)
 
 
+class SoftplusScale(ng.Likelihood):
+    """N(y | f₁, softplus(f₂)²), of which the library does not know that f₁ can be integrated out."""
+
+    num_latents = 2
+
+    def log_prob(self, y, f):
+        scale = jnp.logaddexp(f[1], 0.0)
+        return -0.5 * jnp.log(2.0 * jnp.pi) - jnp.log(scale) - 0.5 * ((y - f[0]) / scale) ** 2
+
+
+@pytest.mark.parametrize("y", [-0.75, -0.7, 0.3])
+def test_densities_with_noise_that_may_be_narrower_than_the_spacing_of_numbers(y):
+    """Forty standard deviations below its mean, the scale is 1e-20; there the peak of the other latent is not seen."""
+    mean, covariance = (
+        np.array([0.55175191, -1.06442033]),
+        np.array([[0.2154645, -0.02888939], [-0.02888939, 1.27028636]]),
+    )
+    rows = ng.Gaussian(mean[None], covariance[None])
+    found = integrals.log_densities(SoftplusScale(), None, rows, np.array([[y]]))[0]
+
+    def given(f):
+        slope = covariance[0, 1] / covariance[1, 1]
+        spread = np.sqrt(covariance[0, 0] - slope * covariance[0, 1] + np.logaddexp(f, 0.0) ** 2)
+        return stats.norm.pdf(y, mean[0] + slope * (f - mean[1]), spread)
+
+    exact = expectation(given, 0.0, 1.0, mean[1], np.sqrt(covariance[1, 1]))
+    assert found == pytest.approx(np.log(exact), abs=1e-6)
+
+
 # Moments that overflow, and steep links ---------------------------------------------------------------
 
 OVERFLOWING = {

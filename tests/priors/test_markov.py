@@ -300,7 +300,7 @@ def assert_same_conditioning(ours, theirs, tolerance):
 def shrinkage(prior, inputs, sites):
     """1 / (1 + w s) of every scalar site, as the filter meets it."""
     workspace = prior.prepare(inputs)
-    steps = smoother.steps_of(workspace.chain, sites.precision, workspace.tilt(sites))
+    steps = smoother.steps_of(workspace.chain, sites.precision, sites.centred_linear(workspace.mean))
     _, filtered = smoother.run_filter(workspace.chain, steps, None)
     return jnp.stack([update.shrink for update in filtered.updates])
 

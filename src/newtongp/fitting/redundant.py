@@ -54,7 +54,9 @@ def redundant_shift(model: Any) -> tuple[Path, str] | None:
     if shift is None or not getattr(prior, "over_table", False):
         return None
     terms = [term for own in prior.latents for term in own.terms]
-    found = [term for term in terms if getattr(term, "intercept", False) and isinstance(getattr(term, "prior", 0), str)]
+    found = [
+        term for term in terms if getattr(term, "intercept", False) and getattr(term, "prior", "normal") != "normal"
+    ]
     if not found:
         return None
     label = found[0].label

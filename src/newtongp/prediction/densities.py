@@ -163,6 +163,10 @@ def _nested(
     value[counting] = integrals.value[:, 0]
     error[counting] = integrals.error[:, 0] + (0.0 if last else integrals.value[:, 1])
     relative = np.where(value > 0.0, error / np.where(value > 0.0, value, 1.0), 0.0)
+    # A peak that is narrower than the spacing of numbers, and higher than what was seen of it. It is that of a noise
+    # that is next to impossible, and is missed as others of its kind are.
+    lost = ~np.isfinite(value)
+    value[lost], relative[lost] = 0.0, 1.0
     return top + np.log(value) - 0.5 * LOG_2PI, relative
 
 
