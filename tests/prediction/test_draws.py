@@ -9,7 +9,7 @@ from newtongp import kernels
 from newtongp.likelihoods.base import at_rows
 from newtongp.numerics.size_classes import exact_sizes
 from newtongp.prediction.integrals import draw_outputs, log_likelihoods, means_given
-from newtongp.priors.base import centred_draws
+from newtongp.priors.base import centred_draws, draws_by_row
 from newtongp.terms import Group, Linear, Smooth
 from tests.inference.test_size_classes import compilations
 
@@ -169,3 +169,18 @@ def test_log_likelihoods_and_means_of_draws_are_those_of_their_rows():
     np.testing.assert_allclose(means[:, :, 0], rates, rtol=1e-12)
     factorial = np.array([1.0, 1.0, 2.0, 6.0])
     np.testing.assert_allclose(logs, y * np.log(rates) - rates - np.log(factorial), rtol=1e-10)
+
+
+@pytest.mark.parametrize(("length", "numbers"), [(1000, [16, 64, 64, 64]), (10**6, [16, *[16] * 9])])
+def test_draws_of_long_paths_are_made_a_few_at_a_time(length, numbers):
+    """All at once, twenty draws of a million rows would take gigabytes; every block has a key of its own."""
+    asked = []
+
+    def function(key, number):
+        asked.append(number)
+        return np.asarray(jax.random.normal(key, (3, number, 1)))
+
+    assert draws_by_row(function, jax.random.key(0), 5, length).shape == (5, 3, 1)
+    draws = draws_by_row(function, jax.random.key(0), 140, length)
+    assert draws.shape == (140, 3, 1) and np.unique(draws).size == draws.size
+    assert asked == numbers

@@ -202,15 +202,18 @@ def centred_draws(random: np.random.Generator, covariance: Any, n: int) -> np.nd
     return random.standard_normal((n, root.shape[0])) @ root.T
 
 
-_FEW_DRAWS, _MANY_DRAWS = 16, 128
+_FEW_DRAWS, _MANY_DRAWS = 16, 64
+_LONG = 2**15
+"""The number of rows above which many draws at once would take too much memory."""
 
 
-def draws_by_row(function: Callable[[Any, int], Any], key: Any, n: int) -> np.ndarray:
+def draws_by_row(function: Callable[[Any, int], Any], key: Any, n: int, length: int = 0) -> np.ndarray:
     """n draws (n, M, D) from `function(key, number)`, which returns them with rows first, (M, number, D).
 
-    It is called with one of two numbers only, so that it is compiled for few or many draws and for no others.
+    It is called with one of two numbers only, so that it is compiled for few or many draws and for no others. `length`
+    is the number of rows of the data, if draws are of whole paths.
     """
-    number = _FEW_DRAWS if n <= _FEW_DRAWS else _MANY_DRAWS
+    number = _FEW_DRAWS if n <= _FEW_DRAWS or length > _LONG else _MANY_DRAWS
     words = generator(key).integers(2**32, size=(-(-n // number), *jax.random.key_data(key).shape), dtype=np.uint32)
     keys = [jax.random.wrap_key_data(own, impl=jax.random.key_impl(key)) for own in words]
     blocks = [np.asarray(function(own, number)) for own in keys]

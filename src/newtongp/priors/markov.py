@@ -284,7 +284,7 @@ class MarkovPosterior(TemporalPosterior):
         def draws(key: Any, number: int) -> Any:
             return at_inputs(lambda posterior, x: _draw(posterior, key, x, number, carefully), self, x)
 
-        return draws_by_row(draws, key, n)
+        return draws_by_row(draws, key, n, self.marginals.mean.shape[0])
 
     def _carefully(self, x: Any, query: str) -> Gaussian:
         return at_inputs(lambda posterior, x: _carefully(posterior, x, query), self, x)

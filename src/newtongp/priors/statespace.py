@@ -281,7 +281,7 @@ class StateSpacePosterior(TemporalPosterior):
         def draws(key: Any, number: int) -> Any:
             return self._at_inputs(lambda *chain: _draws_at(*chain, key, number, carefully), x, pieces=1)
 
-        return draws_by_row(draws, key, n)
+        return draws_by_row(draws, key, n, self.marginals.mean.shape[0])
 
     def _carefully(self, x: Any, query: str) -> Gaussian:
         return self._at_inputs(lambda *chain: _carefully(*chain, query), x, pieces=1)
